@@ -41,6 +41,7 @@
 #include "lockstep/group/world.h"
 #include "lockstep/launch/spawn.h"
 #include "lockstep/nn/convert_sync_batchnorm.h"
+#include "lockstep/observe/report_value.h"
 #include "lockstep/optim/clip_gradients.h"
 #include "lockstep/optim/model_averager.h"
 #include "lockstep/optim/post_local_sgd_optimizer.h"

@@ -71,6 +71,9 @@ std::string describe_run(const RunOptions& options, const std::string& path) {
   text += describe_streams("to files alone", options.output.redirects);
   text += describe_streams("to files, too", options.output.tee);
   if (!options.report.empty()) text += fmt::format("report: {}\n", options.report);
+  if (options.metrics.endpoint)
+    text += fmt::format("metrics: http://{}/metrics\n", to_string(*options.metrics.endpoint));
+  if (!options.metrics.textfile.empty()) text += fmt::format("metrics as a file: {}\n", options.metrics.textfile);
   if (!options.flight.empty()) text += fmt::format("recordings: {}\n", options.flight);
   return text;
 }

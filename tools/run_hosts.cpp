@@ -76,7 +76,12 @@ AgentOptions agent_options(const RunOptions& options, const std::string& path, c
 int run_hosts(const RunOptions& options, const std::string& path, const JobCgroup* cgroup) {
   EventHook hook(options.on_event);
   AgentOptions agent = agent_options(options, path, cgroup);
-  if (hook.is_wanted()) agent.on_event = [&hook](const JobEvent& event) { hook.post(event); };
+  const JobMetrics metrics(options.metrics, LOCKSTEP_VERSION, options.program_name, log_info);
+  agent.monitor = metrics.monitor();
+  agent.on_event = [&hook, &agent](const JobEvent& event) {
+    if (hook.is_wanted()) hook.post(event);
+    if (agent.monitor != nullptr) agent.monitor->on_event(event);
+  };
   const AgentResult result = run_agent(agent);
   if (!options.report.empty() && result.is_first) {
     JobReport report(result.job_id, options.rdzv_id.empty() ? "default" : options.rdzv_id, options.program);

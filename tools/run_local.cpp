@@ -20,6 +20,7 @@
 #include "lockstep/launch/local_job.h"
 #include "lockstep/launch/placement.h"
 #include "lockstep/launch/process_tree.h"
+#include "lockstep/launch/rank_census.h"
 #include "tools/run_command.h"
 #include "tools/run_program.h"
 
@@ -59,7 +60,11 @@ class LocalRun {
         signals_(options.signals_to_handle.empty() ? SignalRelay::stop_signals() : options.signals_to_handle),
         output_(options.output, options.ranks),
         report_(job_.id(), job_.options().run_id, options.program),
-        hook_(options.on_event) {}
+        hook_(options.on_event),
+        metrics_(options.metrics, LOCKSTEP_VERSION, options.program_name,
+                 [this](const std::string& line) { output_.say(line); }) {
+    if (metrics_.monitor() != nullptr) metrics_.monitor()->join(job_.id(), job_.options().run_id, true);
+  }
 
   int run() {
     output_.say(job_.description());
@@ -116,8 +121,14 @@ class LocalRun {
     HangGuest hang(hang_options(options_.hang_timeout), attempt.recordings(), 0, output_);
     EventGuest events(before == nullptr ? JobEvent::Kind::start : JobEvent::Kind::restart,
                       [&](JobEvent::Kind kind, int signal) { tell(kind, number, before, signal); });
+    RankCensus census(attempt.recordings(), 0, [&](const std::vector<RankStatus>& ranks) {
+      metrics_.monitor()->on_hang(hang.hang());
+      metrics_.monitor()->on_ranks(log_host(), ranks);
+    });
     tree.guests.insert(tree.guests.end(), {&hang, &events});
+    if (metrics_.monitor() != nullptr) tree.guests.push_back(&census);
     Outcome outcome = run_process_tree(std::move(commands), tree);
+    if (metrics_.monitor() != nullptr) census.finish();
     outcome.hang = hang.verdict().text;
     outcome.hang_blamed = hang.verdict().blamed;
     add_crash_stack(outcome, attempt.recordings());
@@ -128,16 +139,18 @@ class LocalRun {
   }
 
   void tell(JobEvent::Kind kind, int number, const Outcome* why, int signal, int exit_code = 0) {
-    if (!hook_.is_wanted()) return;
-    hook_.post({.kind = kind,
-                .job_id = job_.id(),
-                .run_id = job_.options().run_id,
-                .attempt = number,
-                .world_size = options_.ranks,
-                .hosts = {{.name = log_host(), .ranks = options_.ranks}},
-                .outcome = why == nullptr ? std::nullopt : std::optional(*why),
-                .stop_signal = signal,
-                .exit_code = exit_code});
+    if (!hook_.is_wanted() && metrics_.monitor() == nullptr) return;
+    const JobEvent event{.kind = kind,
+                         .job_id = job_.id(),
+                         .run_id = job_.options().run_id,
+                         .attempt = number,
+                         .world_size = options_.ranks,
+                         .hosts = {{.name = log_host(), .ranks = options_.ranks}},
+                         .outcome = why == nullptr ? std::nullopt : std::optional(*why),
+                         .stop_signal = signal,
+                         .exit_code = exit_code};
+    if (hook_.is_wanted()) hook_.post(event);
+    if (metrics_.monitor() != nullptr) metrics_.monitor()->on_event(event);
     attempt_ = number;
   }
 
@@ -169,6 +182,7 @@ class LocalRun {
   JobReport report_;
   EventHook hook_;
   EndNote note_;
+  const JobMetrics metrics_;
   int attempt_ = 0;  // of which was told last
 };
 

@@ -10,6 +10,7 @@
 #include "lockstep/launch/rank_limits.h"
 #include "lockstep/launch/outcome.h"
 #include "lockstep/launch/rank_output.h"
+#include "tools/metrics/job_metrics.h"
 
 namespace lockstep::tools {
 
@@ -41,6 +42,7 @@ struct RunOptions {
   std::string log_format;                                   // text, json; empty: as LOCKSTEP_LOG_FORMAT says
   std::string on_event;                                     // a program that is told of events; empty: none
   std::string report;                                       // a file for the report as JSON; empty: none
+  MetricsOptions metrics;                                   // how the job can be watched
   std::optional<std::chrono::milliseconds> hang_timeout{};  // ends or restarts a job that hangs; none: only tells
 
   // Several hosts.

@@ -173,6 +173,8 @@ std::vector<std::string> agent_arguments(const RunOptions& options, int host) {
   if (host == 0) {
     arguments.add("--report", options.report);
     arguments.add("--on-event", options.on_event);
+    if (options.metrics.endpoint) arguments.add("--metrics-port", to_string(*options.metrics.endpoint));
+    arguments.add("--metrics-textfile", options.metrics.textfile);
   }
   if (options.role != "default") arguments.add("--role", options.role);
   arguments.add("--bind", options.bind);

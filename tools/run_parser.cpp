@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "tools/option_hint.h"
 #include "tools/run_arguments.h"
@@ -47,6 +48,17 @@ CLI::Validator whole_number(int least, int most) {
           },
           "NUMBER"};
 }
+
+const CLI::Validator kMetricsPort(
+    [](std::string& text) {
+      try {
+        parse_metrics_port(text);
+        return std::string();
+      } catch (const Error& error) {
+        return std::string(error.what());
+      }
+    },
+    "PORT");
 
 // What has no effect here is refused all the same if torchrun does not know it: it may be meant for another option.
 CLI::Validator known(const std::vector<std::string>& names, const std::string& meaning) {
@@ -164,6 +176,14 @@ void RunParser::add_ends() {
   option("--signals-to-handle", to.signals,
          "Signals that tell the job to stop (default SIGTERM,SIGINT,SIGHUP,SIGQUIT)");
   option("--report", to.run.report, "Write how the job ended to FILE, as JSON");
+  run_->add_option_function<std::string>(
+          "--metrics-port,--metrics_port",
+          [&to](const std::string& text) { to.run.metrics.endpoint = parse_metrics_port(text); },
+          "Serve /metrics, for Prometheus, and /healthz: PORT of 127.0.0.1, or ADDRESS:PORT; port 0: a free one")
+      ->group(all_ ? "More options" : "")
+      ->check(kMetricsPort);
+  option("--metrics-textfile", to.run.metrics.textfile,
+         "Write the same metrics to FILE every 5 s, for node_exporter: a name that ends with .prom");
   option(
       "--on-event", to.run.on_event,
       "Run PROGRAM, without arguments, when the job starts, restarts, loses a host, is told to stop, and ends; a JSON "

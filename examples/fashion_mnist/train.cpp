@@ -66,6 +66,7 @@ void train_epoch(Ddp& ddp, torch::optim::SGD& optimizer, TrainingRun& run, const
     optimizer.step();
     if (losses) losses->add(at.step + 1, loss, samples, world);
     run.add_step(loss, samples, ddp, optimizer);
+    report_value("loss", loss);
     speed.add(samples);
     progress.show(step, "loss %.4f  %.0f images/s  communication %.1f%%%s", at.mean_loss(), speed.samples_per_second(),
                   100 * speed.communication_share(), run.straggler_text().c_str());
@@ -80,6 +81,7 @@ void train_epoch(Ddp& ddp, torch::optim::SGD& optimizer, TrainingRun& run, const
                      : evaluate(ddp, test, world, loading, loss_and_accuracy);
   speed = speed.over_all_ranks();
   const double loss = run.mean_loss(), rate = speed.samples_per_second(), share = speed.communication_share();
+  report_value("val_accuracy", val_accuracy);
   run.log_metrics({{"train_loss", loss},
                    {"val_loss", val_loss},
                    {"val_accuracy", val_accuracy},

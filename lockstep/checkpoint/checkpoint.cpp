@@ -7,6 +7,7 @@
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
 #include "lockstep/checkpoint/tensor_types.h"
+#include "lockstep/observe/live_numbers.h"
 
 namespace lockstep {
 
@@ -23,6 +24,7 @@ void save_checkpoint(const std::filesystem::path& path, const Checkpoint& checkp
   }
   write_safetensors(path, tensors, checkpoint.metadata);
   if (options.keep_last != 0) keep_last_steps(path, options.keep_last);
+  count_checkpoint();
 }
 
 Checkpoint load_checkpoint(const std::filesystem::path& path, Integrity integrity) {

@@ -18,6 +18,7 @@
 #include "lockstep/checkpoint/tensor_types.h"
 #include "lockstep/checkpoint/together.h"
 #include "lockstep/formats/safetensors_file.h"
+#include "lockstep/observe/live_numbers.h"
 
 namespace lockstep::internal {
 namespace {
@@ -131,6 +132,7 @@ std::filesystem::path run_save(SaveJob& job, const ProcessGroup& group, const st
   const std::filesystem::path path =
       from_rank_0(group, "checkpoint", [&] { return publish(job, *set, told).string(); });
   if (group.rank() == 0) prune(job, path, group.timeout());
+  count_checkpoint();
   return path;
 }
 
@@ -152,6 +154,7 @@ std::filesystem::path run_save_alone(SaveJob& job) {
   SetDirectory set(job.directory, job.manifest.step);
   publish(job, set, {write_part(job, set.path(), 0).dump()});
   prune(job, path, kPatience);
+  count_checkpoint();
   return path;
 }
 

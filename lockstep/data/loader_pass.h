@@ -17,6 +17,7 @@
 #include "lockstep/data/loader_plan.h"
 #include "lockstep/data/pin_memory.h"
 #include "lockstep/data/prefetcher.h"
+#include "lockstep/observe/live_numbers.h"
 
 namespace lockstep::internal {
 
@@ -51,6 +52,7 @@ class LoaderPass {
   bool has_ended() const { return !current_; }
   // The batch that the pass stands at; from now on the loop has taken it. REQUIRES: !has_ended().
   Batch& take() {
+    if (std::exchange(counted_, given_) != given_) take_samples(plan_.batch(order_, given_ - 1).size());
     source_.position->taken = plan_.end_of(given_ - 1);
     return *current_;
   }
@@ -86,6 +88,7 @@ class LoaderPass {
   const PassNumbers numbers_;
   const std::vector<std::int64_t> order_;
   std::size_t given_ = 0;  // batches
+  std::size_t counted_ = 0;
   std::optional<Batch> current_;
   Prefetcher<Batch> prefetcher_;
 };

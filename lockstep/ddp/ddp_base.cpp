@@ -45,6 +45,7 @@ std::shared_ptr<StepTimer> timer_of(const ProcessGroup& group, std::uint64_t wra
       StepTimer::Sources{.clock = tsc_clock(),
                          .calls = [group](TimePoint now) { return group.call_times(now); },
                          .record = [](FlightPhase& phase) { process_recorder().add_phase(phase); },
+                         .count_step = [] { process_recorder().count_step(); },
                          .model = static_cast<std::uint32_t>(wrapper)});
 }
 

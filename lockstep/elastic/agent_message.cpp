@@ -1,11 +1,13 @@
 #include "lockstep/elastic/agent_message.h"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <optional>
 #include <utility>
 
 #include "lockstep/base/checked.h"
+#include "lockstep/elastic/rank_status_fields.h"
 #include "lockstep/net/wire.h"
 
 namespace lockstep::internal {
@@ -33,6 +35,8 @@ class FieldWriter {
   void size(std::uint32_t value, std::uint32_t /*most*/, std::string_view /*name*/) { put_u32(out_, value); }
   void amount(std::int64_t value, std::string_view /*name*/) { put_u64(out_, static_cast<std::uint64_t>(value)); }
   void count(std::uint64_t value, std::string_view /*name*/) { put_u64(out_, value); }
+  void value_name(const std::string& value) { text(value, kMostValueNameBytes); }
+  void real(double value) { put_u64(out_, std::bit_cast<std::uint64_t>(value)); }
   void letter(char value) { put_u8(out_, static_cast<std::uint8_t>(value)); }
   // Of a core, in thousandths.
   void share(double value) {
@@ -83,6 +87,11 @@ class FieldReader {
   void count(std::uint64_t& value, std::string_view name) {
     value = checked_between<std::uint64_t>(reader_.u64(), 0, std::uint64_t{1} << 62, name, kOrigin);
   }
+  void value_name(std::string& value) {
+    text(value, kMostValueNameBytes);
+    if (!is_value_name(value)) throw Error(ErrorKind::corrupt_data, std::string(kOrigin) + " has no name of a value");
+  }
+  void real(double& value) { value = std::bit_cast<double>(reader_.u64()); }
   void letter(char& value) {
     value = static_cast<char>(checked_between<int>(int{reader_.u8()}, 0x20, 0x7e, "letter", kOrigin));
   }
@@ -146,6 +155,7 @@ void start_fields(Fields& fields, Message& start) {
   fields.number(start.master_port, 0, kMostPort, "port");
   fields.number(start.tell_hang_after_ms, 1, kMostNumber, "time");
   fields.text(start.restart_reason, kMostTextBytes);
+  fields.flag(start.wants_counts);
 }
 
 template <class Fields, class Message>
@@ -256,6 +266,9 @@ struct Listing {
       fields.number(message.generation, 0, kMostNumber, "generation");
       fields.flag(message.is_still);
       fields.number(message.still_ms, 0, kMostNumber, "time");
+    } else if constexpr (std::is_same_v<Kind, RankCounts>) {
+      fields.number(message.generation, 0, kMostNumber, "generation");
+      rank_status_fields(fields, message.status, kMostRanks);
     } else if constexpr (std::is_same_v<Kind, TellStacks>) {
       fields.list(message.first, kMostRanksOfHost,
                   [](auto& to, auto& rank) { to.number(rank, 0, kMostRanks - 1, "rank"); });

@@ -77,6 +77,7 @@ struct StartRanks {
   int master_port = 0;
   int tell_hang_after_ms = 60'000;
   std::string restart_reason = {};  // as of restart_reason()
+  bool wants_counts = false;        // somebody watches the job: RankCounts each second
 };
 struct StopRanks {  // a request: the signal, and the stop grace
   int signal = 0;
@@ -132,7 +133,8 @@ struct StopJob {
 using AgentMessage =
     std::variant<Hello, Welcome, Refused, Elsewhere, Gathers, Notice, StartRanks, StopRanks, EndRanks, KillRanks,
                  AskToStop, RankEnded, RankStack, RankStands, HostStands, TellStacks, HostDone, Output, OutputTaken,
-                 HostAlive, KeepOut, Reached, MeetAnew, Farewell, AskStatus, TellStatus, HostStatus, StatusDone, StopJob>;
+                 HostAlive, KeepOut, Reached, MeetAnew, Farewell, AskStatus, TellStatus, HostStatus, StatusDone, StopJob,
+                 RankCounts>;
 
 // Texts that are longer than their limit are cut.
 Bytes encode(const AgentMessage& message);

@@ -11,6 +11,7 @@
 #include "lockstep/launch/hang_decision.h"
 #include "lockstep/launch/host_watch.h"
 #include "lockstep/launch/job_event.h"
+#include "lockstep/launch/job_monitor.h"
 #include "lockstep/launch/local_job.h"
 #include "lockstep/launch/rank_output.h"
 #include "lockstep/net/address.h"
@@ -63,6 +64,8 @@ struct AgentOptions {
   std::function<void(const JobEvent& event)> on_event{};
   // What the ranks with these pids do, as text for HostStatus; null: nobody can say. Blocks for a moment.
   std::function<std::string(const std::string& job_id, const std::vector<int>& pids)> describe_ranks{};
+  // Gets what all ranks of the job count, on the first host; null: nobody watches. Borrowed.
+  JobMonitor* monitor = nullptr;
   // Makes what looks at the ranks of an attempt; null: nobody does. `tell_after`: of the first host.
   std::function<std::unique_ptr<HostWatch>(Duration tell_after, HostWatchContext context)> make_watch{};
 };

@@ -181,6 +181,8 @@ void FrontDesk::hear(int host, const AgentMessage& message) {
     roll_.reach(host, now);
   } else if (const auto* status = std::get_if<HostStatus>(&message)) {
     pass_on_status(host, status);
+  } else if (const auto* counts = std::get_if<RankCounts>(&message)) {
+    tell_monitor(host, *counts);
   } else if (const auto* output = std::get_if<Output>(&message)) {
     output_.show(output->stream, output->lines);
   } else if (hang_ && roll_.find(host) != nullptr) {
@@ -192,6 +194,7 @@ void FrontDesk::look_for_hang() {
   if (!hang_ || !roll_.undisturbed()) return;
   const TimePoint now = steady_clock().now();
   const JobHang::Result result = hang_->look(roll_.busy(), now);
+  tell_monitor(result);
   for (const std::string& line : result.lines) output_.say(line);
   if (result.stacks_first_of) tell_seated(TellStacks{*result.stacks_first_of});
   if (!result.verdict.empty()) roll_.hang(result.verdict, result.blamed, now);
@@ -230,7 +233,8 @@ void FrontDesk::start() {
                    .store = store_->endpoint(),
                    .master_addr = options_.master_addr.empty() ? address_of(seats.front().host) : options_.master_addr,
                    .master_port = options_.master_port != 0 ? options_.master_port : first->master_port,
-                   .restart_reason = outcomes_.empty() ? "" : restart_reason(outcomes_.back())};
+                   .restart_reason = outcomes_.empty() ? "" : restart_reason(outcomes_.back()),
+                   .wants_counts = options_.monitor != nullptr};
   hang_.reset();
   if (options_.hang) {
     hang_.emplace(*options_.hang, roll_.generation(), start.world_size, steady_clock().now());

@@ -80,6 +80,8 @@ class FrontDesk : public Desk {
   void answer(Visitor& visitor, const StopJob& question);
   void pass_on_status(int host, const HostStatus* status);
   bool is_elsewhere(Visitor& visitor, const std::string& rdzv_id);
+  void tell_monitor(int host, const RankCounts& counts) const;
+  void tell_monitor(const JobHang::Result& result) const;
   std::string store_address() const;
   std::string address_of(int host) const;
   const Hello* hello_from(int host) const;

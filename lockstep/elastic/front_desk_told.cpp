@@ -63,6 +63,18 @@ void FrontDesk::pass_on_status(int host, const HostStatus* status) {
   }
 }
 
+void FrontDesk::tell_monitor(int host, const RankCounts& counts) const {
+  const HostEntry* from = roll_.find(host);
+  if (options_.monitor == nullptr || from == nullptr || counts.generation != roll_.generation()) return;
+  options_.monitor->on_ranks(from->name, {counts.status});
+}
+
+void FrontDesk::tell_monitor(const JobHang::Result& result) const {
+  if (options_.monitor == nullptr) return;
+  if (!hang_->has_told()) options_.monitor->on_hang("");
+  if (!result.why.empty()) options_.monitor->on_hang(result.why);
+}
+
 std::string FrontDesk::address_of(int host) const {
   for (const Visitor& visitor : visitors_) {
     if (visitor.number == host) return visitor.link.peer_address();

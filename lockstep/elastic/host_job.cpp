@@ -23,6 +23,7 @@
 #include "lockstep/launch/launcher_line.h"
 #include "lockstep/launch/process_tree.h"
 #include "lockstep/launch/program_path.h"
+#include "lockstep/launch/rank_census.h"
 #include "lockstep/launch/remote_host.h"
 #include "lockstep/launch/signal_relay.h"
 
@@ -65,7 +66,7 @@ class HostJob : private TreeGuest {
   void try_to_reach();
   void join(const Welcome& welcome);
   void run_attempt(const StartRanks& start);
-  void run_ranks(const Attempt& attempt);
+  void run_ranks(const Attempt& attempt, bool counts);
   void could_not_start(const Error& error, int shell_code);
   void report(HostSight sight);
   void tell_status();
@@ -207,6 +208,7 @@ void HostJob::join(const Welcome& welcome) {
   // Another one than the first listens only until that comes.
   if (!met_.is_first || options_.node_rank.value_or(0) == 0) tell_of_joining();
   tag_ = fmt::format("{}-{:05}", welcome.job_id, welcome.host_number);
+  if (options_.monitor != nullptr) options_.monitor->join(welcome.job_id, options_.rdzv_id, met_.is_first);
   job_.emplace(JobOptions{.ranks = options_.ranks,
                           .max_restarts = options_.max_restarts,
                           .run_id = options_.rdzv_id,
@@ -254,7 +256,7 @@ void HostJob::run_attempt(const StartRanks& start) {
                                     .host = agent_host_name(),
                                     .report = [this](HostSight sight) { report(std::move(sight)); }});
     }
-    run_ranks(attempt);
+    run_ranks(attempt, start.wants_counts);
   } catch (const ExecFailed& error) {
     could_not_start(error, error.shell_code());
   } catch (const Error& error) {
@@ -266,7 +268,7 @@ void HostJob::run_attempt(const StartRanks& start) {
   met_.desk->post(HostDone{generation_, options_.master_port != 0 ? options_.master_port : free_port()});
 }
 
-void HostJob::run_ranks(const Attempt& attempt) {
+void HostJob::run_ranks(const Attempt& attempt, bool counts) {
   std::vector<Command> commands;
   for (int rank = first_rank_; rank < first_rank_ + options_.ranks; ++rank) {
     commands.push_back(attempt.command(rank, options_.path, options_.argv));
@@ -282,7 +284,12 @@ void HostJob::run_ranks(const Attempt& attempt) {
   tree.signals = &signals_;
   tree.guests = {this};
   if (watch_) tree.guests.push_back(watch_.get());
+  RankCensus census(attempt.recordings(), first_rank_, [this](const std::vector<RankStatus>& ranks) {
+    for (const RankStatus& rank : ranks) met_.desk->post(RankCounts{generation_, rank});
+  });
+  if (counts) tree.guests.push_back(&census);
   const Outcome outcome = run_process_tree(std::move(commands), tree);
+  if (counts) census.finish();
   tell_of_crash(outcome);
   const std::string recordings = attempt.recordings().save(outcome, options_.flight, generation_);
   if (!recordings.empty()) {

@@ -89,6 +89,7 @@ JobHang::Result JobHang::look(const std::vector<int>& hosts, TimePoint now) {
     case HangStep::tell:
       result.lines = hang_lines(sight);
       result.stacks_first_of = sight.blockage.suspects;
+      result.why = verdict_text(sight);
       break;
     case HangStep::end:
       result.blamed = sight.blockage.blamed();

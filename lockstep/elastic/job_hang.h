@@ -22,6 +22,7 @@ class JobHang {
     std::vector<std::string> lines = {};                   // for the user
     std::optional<std::vector<int>> stacks_first_of = {};  // all hosts are to print stacks, beginning with these ranks'
     int blamed = -1;                                       // the rank that they wait for; -1: none in particular
+    std::string why = {};                                  // why nothing moves, when that is told of
     std::string verdict = {};                              // why the job is to end; empty: it goes on
   };
 
@@ -35,6 +36,8 @@ class JobHang {
 
   // `hosts`: those whose ranks run. To be called at next_look().
   Result look(const std::vector<int>& hosts, TimePoint now);
+  // That the job hangs was told, and nothing has moved since.
+  bool has_told() const { return timer_.has_told(); }
   TimePoint next_look() const { return next_look_; }
 
  private:

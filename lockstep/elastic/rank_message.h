@@ -9,6 +9,7 @@
 
 #include "lockstep/launch/hang_text.h"
 #include "lockstep/launch/outcome.h"
+#include "lockstep/launch/rank_status.h"
 
 namespace lockstep::internal {
 
@@ -35,6 +36,11 @@ struct HostStands {
   int generation = 0;
   bool is_still = false;
   int still_ms = 0;
+};
+// How a rank fares, each second, if the first host has asked for it.
+struct RankCounts {
+  int generation = 0;
+  RankStatus status = {};
 };
 // From the first host: print the stacks of your ranks, those of `first` before the others'.
 struct TellStacks {

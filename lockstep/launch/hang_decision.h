@@ -85,6 +85,8 @@ class HangTimer {
   HangStep look(TimePoint now, TimePoint last_event, BlockageKind kind, bool progress);
   // The look itself has taken until now.
   void looked(TimePoint now) { last_look_ = now; }
+  // A hang was told of, and nothing has moved since.
+  bool has_told() const { return told_; }
   // Since when nothing has moved.
   TimePoint still_since() const { return still_since_; }
 

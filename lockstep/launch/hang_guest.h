@@ -22,6 +22,8 @@ class HangGuest final : public TreeGuest {
   bool on_signal(int signal) override;
   void on_end(const RankEnd& end) override { ranks_.end(end); }
 
+  // Why the ranks hang; empty if they do not.
+  const std::string& hang() const { return watch_.hang(); }
   // Why it has ended the tree; an empty text if it has not.
   const HangVerdict& verdict() const { return verdict_; }
 

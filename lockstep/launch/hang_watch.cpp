@@ -46,11 +46,13 @@ HangReport HangWatch::look_at_ranks(const std::vector<WatchedRank>& ranks) {
   HangSight sight = see(ranks);
   const HangStep step = timer_.look(sight.now, scout_.last_event(), sight.blockage.kind, sight.is_progress());
   sight.still_since = timer_.still_since();
+  if (!timer_.has_told()) hang_.clear();
   switch (step) {
     case HangStep::none: break;
     case HangStep::note: report.lines.push_back(straggler_line(sight)); break;
     case HangStep::tell:
       scout_.ask_for_stacks(sight.blockage.suspects);
+      hang_ = verdict_text(sight);
       told_ = std::move(sight);
       break;
     case HangStep::end: report.verdict = HangVerdict{verdict_text(sight), sight.blockage.blamed()}; break;

@@ -39,6 +39,8 @@ class HangWatch {
   // Of the ranks of one attempt; does nothing before next_look().
   HangReport look(const std::vector<WatchedRank>& ranks);
   Deadline next_look() const { return next_look_; }
+  // Why the ranks hang, once that was told of; empty if they do not.
+  const std::string& hang() const { return hang_; }
 
  private:
   HangReport look_at_ranks(const std::vector<WatchedRank>& ranks);
@@ -49,6 +51,7 @@ class HangWatch {
   HangScout scout_;
   HangTimer timer_;
   HangSight told_;  // while stacks come in
+  std::string hang_;
   Deadline next_look_;
 };
 

@@ -19,11 +19,12 @@
 
 #include "lockstep/observe/flight_phase.h"
 #include "lockstep/observe/flight_record.h"
+#include "lockstep/observe/live_numbers.h"
 
 namespace lockstep::internal::flight {
 
 inline constexpr std::uint64_t kMagic = 0x31484c464b434f4cULL;  // "LOCKFLH1"
-inline constexpr std::uint32_t kVersion = 3;
+inline constexpr std::uint32_t kVersion = 4;
 inline constexpr std::size_t kHeaderBytes = 4096;
 inline constexpr std::size_t kSlots = 1024;
 inline constexpr std::size_t kGroups = 256;
@@ -71,6 +72,7 @@ struct FlightHeader {
   char job[64];
   char ended[256];  // how the process ended; empty: not known
   std::atomic<std::uint64_t> phases;
+  LiveNumbers live;
 };
 static_assert(sizeof(FlightHeader) <= kHeaderBytes);
 

@@ -164,6 +164,7 @@ FlightTicket FlightRecorder::add(FlightRecord& record) noexcept {
 }
 
 void FlightRecorder::add_phase(FlightPhase& phase) noexcept {
+  memory_.header().live.add(phase);
   phase.number = memory_.header().phases.fetch_add(1, std::memory_order_relaxed) + 1;
   Slot& slot = memory_.phase(phase.number);
   const std::uint64_t version = version_of({phase.number, kOver});

@@ -40,6 +40,8 @@ class FlightRecorder {
   bool finish(FlightTicket& ticket, TimePoint now, FlightState state, std::uint8_t error, int error_peer) noexcept;
   // Sets the phase's number. It is over already.
   void add_phase(FlightPhase& phase) noexcept;
+  // A step of a wrapped model is over.
+  void count_step() noexcept { memory_.header().live.steps.fetch_add(1, std::memory_order_relaxed); }
   // Nothing if it has been overwritten, or is being changed right now.
   std::optional<FlightRecord> find(std::uint64_t number) const noexcept;
 

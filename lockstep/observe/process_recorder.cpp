@@ -62,6 +62,11 @@ FlightRecorder& process_recorder(const FlightIdentity& identity) {
   return recorder;
 }
 
+bool is_watched() {
+  static const bool watched = EnvironmentReader().text(kFlightFdVariable).has_value();
+  return watched;
+}
+
 std::uint64_t note_name(std::string_view name) {
   const std::uint64_t hash = hash_of(name);
   if (hash != 0) process_recorder().add_name(hash, name);

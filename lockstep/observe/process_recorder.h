@@ -25,6 +25,8 @@ void make_flight_directory(const std::string& path);
 
 // The first call opens it, for the given rank; later calls return the same.
 FlightRecorder& process_recorder(const FlightIdentity& identity = {});
+// Whether a launcher shares this process's recording. Without one, nobody sees what is counted there.
+bool is_watched();
 
 // The hash of a name, for records and other ranks; 0 for no name. The recorder keeps the text.
 std::uint64_t note_name(std::string_view name);

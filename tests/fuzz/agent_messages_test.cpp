@@ -26,7 +26,13 @@ TEST_CASE("messages of agents") {
                  encode(Welcome{1, "job"}), encode(StartRanks{3, 2, 1, 2, 8, 16, "10.0.0.1:4711", "10.0.0.2", 4712}),
                  encode(ended), encode(Output{RankStream::standard_error, "a line\n"}), encode(Farewell{3, "why"}),
                  encode(HostAlive{2500}), encode(stands), encode(HostStands{2, true, 1500}), encode(TellStacks{{1, 3}}),
-                 encode(RankStack{2, 3, {"SIGSEGV", "  #0 f()"}}), encode(StopRanks{15}), encode(HostDone{1, 4711})},
+                 encode(RankStack{2, 3, {"SIGSEGV", "  #0 f()"}}),
+                 encode(RankCounts{1,
+                                   {.rank = 2,
+                                    .state = RankState::running,
+                                    .numbers = {.steps = 5, .values = {{"loss", 0.5}}},
+                                    .lateness_ns = 3}}),
+                 encode(StopRanks{15}), encode(HostDone{1, 4711})},
        .parse = [](ByteView bytes) {
          const AgentMessage message = decode_agent_message(bytes);
          if (encode(message) != bytes) throw std::logic_error("another message");

@@ -116,6 +116,7 @@ void StepTimer::add(StepPhase phase, const Span& span) {
 }
 
 void StepTimer::end_step() {
+  if (sources_.count_step) sources_.count_step();
   current_.steps = 1;
   if (step_ != 1) {
     waits_[static_cast<std::size_t>(window_.steps) % waits_.size()] = static_cast<float>(current_.waiting);

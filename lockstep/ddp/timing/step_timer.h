@@ -37,6 +37,7 @@ class StepTimer {
     const Clock& clock;
     std::function<CallTimes(TimePoint)> calls;  // of the group's collectives so far
     std::function<void(FlightPhase&)> record;   // takes each phase that is over; empty: nobody does
+    std::function<void()> count_step = {};      // a step is over; empty: nobody counts
     std::uint32_t model = 1;                    // see FlightPhase
   };
   explicit StepTimer(Sources sources) : sources_(std::move(sources)) {}

@@ -75,6 +75,40 @@ TEST_CASE("questions from outside are read as they were written") {
   CHECK(done.world_size == 16);
 }
 
+TEST_CASE("what ranks count is read as it was written") {
+  CHECK(through_wire(StartRanks{.wants_counts = true}).wants_counts);
+  RankCounts counts{.generation = 2, .status = {.rank = 5, .state = RankState::running, .lateness_ns = 7}};
+  counts.status.numbers = {.operations = 1,
+                           .steps = 2,
+                           .samples = 3,
+                           .phase_ns = {4, 5, 6, 7, 8},
+                           .waiting_ns = 9,
+                           .communicating_ns = 10,
+                           .hidden_ns = 11,
+                           .checkpoints = 12,
+                           .checkpoint_wall_ns = 13,
+                           .values = {{"loss", -0.5}, {"lr", 1e-9}}};
+  const RankCounts read = through_wire(counts);
+  CHECK(read.generation == 2);
+  CHECK(read.status.rank == 5);
+  CHECK(read.status.state == RankState::running);
+  CHECK(read.status.lateness_ns == 7);
+  const RankNumbers& numbers = read.status.numbers;
+  CHECK(numbers.operations == 1);
+  CHECK(numbers.steps == 2);
+  CHECK(numbers.samples == 3);
+  CHECK(numbers.phase_ns == counts.status.numbers.phase_ns);
+  CHECK(numbers.waiting_ns == 9);
+  CHECK(numbers.communicating_ns == 10);
+  CHECK(numbers.hidden_ns == 11);
+  CHECK(numbers.checkpoints == 12);
+  CHECK(numbers.checkpoint_wall_ns == 13);
+  CHECK(numbers.values == counts.status.numbers.values);
+  counts.status.numbers.values = {{"a b", 1}};
+  const Bytes damaged = encode(counts);
+  CHECK_THROWS_AS(decode_agent_message(damaged), Error);
+}
+
 TEST_CASE("what ranks do while nothing moves is read as it was written") {
   FlightRecord record;
   record.number = 7;

@@ -129,7 +129,7 @@ TEST_CASE("damaged files are refused by name") {
   SUBCASE("another version") {
     record_barriers(path);
     overwrite(path, offsetof(flight::FlightHeader, version), std::string("\x07\0\0\0", 4));
-    CHECK_ERROR(refusal(path), ErrorKind::invalid_argument, path, "version 7", "reads version 3");
+    CHECK_ERROR(refusal(path), ErrorKind::invalid_argument, path, "version 7", "reads version 4");
   }
   SUBCASE("a text without an end") {
     record_barriers(path);

@@ -1,0 +1,84 @@
+#include "tools/metrics/metrics_server.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/format.h"
+#include "lockstep/base/pipe.h"
+#include "lockstep/base/signal_block.h"
+
+namespace lockstep::tools {
+
+using namespace internal;
+
+namespace {
+
+constexpr Duration kResolving = std::chrono::seconds(10);
+constexpr Duration kWithoutDescriptors = std::chrono::seconds(1);
+
+Listener listen_at(const Endpoint& endpoint) {
+  try {
+    return Listener::bind(endpoint, Deadline::after(kResolving));
+  } catch (const Error& error) {
+    throw Error(error.kind(),
+                fmt::format("cannot serve metrics: {}; --metrics-port 0 takes a free port", error.what()));
+  }
+}
+
+}  // namespace
+
+MetricsServer::MetricsServer(const Endpoint& endpoint, Pages pages)
+    : pages_(std::move(pages)), listener_(listen_at(endpoint)), accepts_at_(Deadline::after({})) {
+  Pipe pipe = make_pipe("the end of a server");
+  stop_reader_ = std::move(pipe.reader);
+  stop_writer_ = std::move(pipe.writer);
+  const SignalBlock block;
+  thread_ = std::thread([this] { serve(); });
+}
+
+MetricsServer::~MetricsServer() {
+  stop_writer_.reset();
+  thread_.join();
+}
+
+void MetricsServer::serve() {
+  for (;;) {
+    const bool accepts = connections_.size() < kMostConnections && accepts_at_.expired();
+    std::vector<pollfd> set{{stop_reader_.get(), POLLIN, 0}, {accepts ? listener_.fd() : -1, POLLIN, 0}};
+    Deadline wake = accepts_at_.expired() ? Deadline::never() : accepts_at_;
+    for (const HttpConnection& connection : connections_) {
+      set.push_back(connection.wanted());
+      wake = std::min(wake, connection.until());
+    }
+    ::poll(set.data(), set.size(), wake.poll_timeout_ms());
+    if (set[0].revents != 0) return;
+    for (std::size_t i = 0; i < connections_.size(); ++i) {
+      if (set[i + 2].revents != 0) connections_[i].tend([this](std::string_view path) { return answer(path); });
+    }
+    std::erase_if(connections_, [](const HttpConnection& connection) { return connection.is_over(); });
+    if (set[1].revents != 0) accept_all();
+  }
+}
+
+void MetricsServer::accept_all() {
+  try {
+    while (connections_.size() < kMostConnections) {
+      UniqueFd fd = listener_.accept();
+      if (!fd) return;
+      connections_.emplace_back(std::move(fd));
+    }
+  } catch (const Error&) {  // descriptors or memory are lacking: whoever asks again will be answered
+    accepts_at_ = Deadline::after(kWithoutDescriptors);
+  }
+}
+
+HttpAnswer MetricsServer::answer(std::string_view path) const {
+  if (path == "/metrics") return {.body = pages_.metrics(), .type = "text/plain; version=0.0.4; charset=utf-8"};
+  if (path != "/healthz") return {.code = 404, .body = "there are /metrics and /healthz\n"};
+  const HealthAnswer health = pages_.health();
+  return {.code = health.is_well ? 200 : 503, .body = health.text + "\n"};
+}
+
+}  // namespace lockstep::tools

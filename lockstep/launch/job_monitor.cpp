@@ -26,7 +26,7 @@ FailureKind kind_of_failure(const Outcome& outcome) {
   return first->status.signal != 0 ? FailureKind::signal : FailureKind::exit_code;
 }
 
-bool JobStatus::is_well(std::string& why) const {
+bool WatchedJob::is_well(std::string& why) const {
   if (state == JobState::failed) {
     why = "the job has failed";
   } else if (!hang.empty()) {
@@ -108,7 +108,7 @@ void JobMonitor::on_hang(const std::string& why) {
   if (status_.hang != why) status_.hang = why;
 }
 
-JobStatus JobMonitor::status() const {
+WatchedJob JobMonitor::status() const {
   const std::lock_guard lock(mutex_);
   return status_;
 }

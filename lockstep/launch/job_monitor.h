@@ -1,5 +1,5 @@
 // A JobMonitor keeps what is known of a job while it runs, for those who watch it from outside. launcher -> JobMonitor
-// -> JobStatus -> metrics, health. The launcher tells it what happens; any thread reads a copy. Counters go on over
+// -> WatchedJob -> metrics, health. The launcher tells it what happens; any thread reads a copy. Counters go on over
 // restarts.
 #pragma once
 
@@ -40,7 +40,7 @@ struct MonitoredRank {
   RankStatus status = {};
 };
 
-struct JobStatus {
+struct WatchedJob {
   std::string job_id = {};  // empty: not known yet
   std::string run_id = {};
   // False: another host is the first, and knows of all ranks. This one knows only how it fares itself.
@@ -69,14 +69,14 @@ class JobMonitor {
   // Why nothing moves; empty: it moves.
   void on_hang(const std::string& why);
 
-  JobStatus status() const;
+  WatchedJob status() const;
 
  private:
   void begin_attempt(const JobEvent& event);
   void note_failure(const JobEvent& event);
 
   mutable std::mutex mutex_;
-  JobStatus status_;                    // protected by it
+  WatchedJob status_;                    // protected by it
   std::map<int, RankNumbers> earlier_;  // likewise: by rank, of all attempts before this one
 };
 

@@ -58,7 +58,7 @@ Labels with(Labels labels, std::string name, std::string_view value) {
   return labels;
 }
 
-void add_job(Page& page, const JobStatus& status, const JobLabels& labels) {
+void add_job(Page& page, const WatchedJob& status, const JobLabels& labels) {
   page.gauge("lockstep_job_info", "The job, with the version of Lockstep and the program it runs; always 1.");
   page.add(1, {{"version", labels.version}, {"program", labels.program}});
   page.gauge("lockstep_job_start_time_seconds", "When the launcher began, since 1970.");
@@ -87,7 +87,7 @@ void add_job(Page& page, const JobStatus& status, const JobLabels& labels) {
   page.add(status.hosts_lost);
 }
 
-void add_states(Page& page, const JobStatus& status) {
+void add_states(Page& page, const WatchedJob& status) {
   constexpr std::array<std::string_view, kRankStates> kNames = {"starting", "running", "succeeded", "failed"};
   page.gauge("lockstep_ranks", "Ranks of the attempt in each state.");
   for (std::size_t i = 0; i < kNames.size(); ++i) {
@@ -96,7 +96,7 @@ void add_states(Page& page, const JobStatus& status) {
   }
 }
 
-void add_counter(Page& page, const JobStatus& status, std::uint64_t RankNumbers::*number, const std::string& name,
+void add_counter(Page& page, const WatchedJob& status, std::uint64_t RankNumbers::*number, const std::string& name,
                  const std::string& help, double unit = 1) {
   page.counter(name, help);
   for (const MonitoredRank& rank : status.ranks) {
@@ -104,7 +104,7 @@ void add_counter(Page& page, const JobStatus& status, std::uint64_t RankNumbers:
   }
 }
 
-void add_times(Page& page, const JobStatus& status) {
+void add_times(Page& page, const WatchedJob& status) {
   page.counter(
       "lockstep_step_seconds_total",
       "Where the time of training steps goes; waiting for other ranks and communicating are not in the others.");
@@ -129,7 +129,7 @@ void add_times(Page& page, const JobStatus& status) {
   }
 }
 
-void add_values(Page& page, const JobStatus& status) {
+void add_values(Page& page, const WatchedJob& status) {
   page.gauge("lockstep_value", "What the program has reported last under this name.");
   for (const MonitoredRank& rank : status.ranks) {
     for (const auto& [name, value] : rank.status.numbers.values) {
@@ -138,7 +138,7 @@ void add_values(Page& page, const JobStatus& status) {
   }
 }
 
-void add_checkpoints(Page& page, const JobStatus& status) {
+void add_checkpoints(Page& page, const WatchedJob& status) {
   add_counter(page, status, &RankNumbers::checkpoints, "lockstep_checkpoints_total",
               "Checkpoints that were completed.");
   std::uint64_t newest = 0;
@@ -149,7 +149,7 @@ void add_checkpoints(Page& page, const JobStatus& status) {
 
 }  // namespace
 
-std::string exposition_of(const JobStatus& status, const JobLabels& labels) {
+std::string exposition_of(const WatchedJob& status, const JobLabels& labels) {
   if (!status.is_first) return "# The first host of this job tells of all of its ranks.\n";
   Page page({{"job_id", status.job_id}, {"run_id", status.run_id}});
   add_job(page, status, labels);

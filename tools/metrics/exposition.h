@@ -1,4 +1,4 @@
-// What is known of a job, in Prometheus's text format. JobStatus -> text. Pure.
+// What is known of a job, in Prometheus's text format. WatchedJob -> text. Pure.
 #pragma once
 
 #include <string>
@@ -14,6 +14,6 @@ struct JobLabels {
 };
 
 // Of a host that is not the first only a comment: the first host tells of all ranks.
-std::string exposition_of(const internal::JobStatus& status, const JobLabels& labels);
+std::string exposition_of(const internal::WatchedJob& status, const JobLabels& labels);
 
 }  // namespace lockstep::tools

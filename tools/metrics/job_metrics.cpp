@@ -20,7 +20,7 @@ struct JobMetrics::State {
 
   std::string text() const { return exposition_of(monitor.status(), labels); }
   HealthAnswer health() const {
-    const JobStatus status = monitor.status();
+    const WatchedJob status = monitor.status();
     HealthAnswer answer;
     answer.is_well = status.is_well(answer.text);
     if (answer.is_well) answer.text = to_string(status.state);

@@ -5,9 +5,9 @@
 #include <span>
 #include <utility>
 
+#include "lockstep/base/atomic_file.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
-#include "lockstep/formats/atomic_file.h"
 
 namespace lockstep::tools {
 
@@ -16,7 +16,7 @@ using namespace internal;
 namespace {
 
 // node_exporter is another user.
-constexpr auto kReadByAll = static_cast<std::filesystem::perms>(0644);
+constexpr AtomicFileOptions kReadByAll{.mode = 0644, .survives_power_cut = false};
 constexpr auto kBetweenWrites = std::chrono::seconds(5);
 
 }  // namespace
@@ -46,10 +46,9 @@ MetricsTextfile::~MetricsTextfile() {
 
 void MetricsTextfile::write() {
   const std::string text = text_();
-  AtomicFile file(path_);
+  AtomicFile file(path_, kReadByAll);
   file.write(std::as_bytes(std::span(text)));
   file.publish();
-  std::filesystem::permissions(path_, kReadByAll);
 }
 
 void MetricsTextfile::write_or_warn() {

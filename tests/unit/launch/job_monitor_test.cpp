@@ -45,7 +45,7 @@ TEST_CASE("counters of ranks go on over restarts, whichever host has the rank") 
   monitor.on_ranks("a", {rank(7, 99)});
   CHECK(monitor.status().ranks[2].status.numbers.steps == 12);
   monitor.on_event(event(JobEvent::Kind::restart, {{"a", 0, 2}}, failed(9)));
-  JobStatus status = monitor.status();
+  WatchedJob status = monitor.status();
   REQUIRE(status.ranks.size() == 2);
   CHECK(status.ranks[1].status.numbers.steps == 11);
   CHECK(status.ranks[1].status.numbers.values.empty());

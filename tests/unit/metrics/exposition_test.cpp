@@ -10,7 +10,7 @@ using namespace lockstep;
 using namespace lockstep::internal;
 
 TEST_CASE("metrics of a job") {
-  JobStatus status{.job_id = "j", .run_id = "a\"b\\c\nd", .state = JobState::running, .world_size = 1};
+  WatchedJob status{.job_id = "j", .run_id = "a\"b\\c\nd", .state = JobState::running, .world_size = 1};
   status.ranks = {{.host = "n1",
                    .status = {.rank = 3,
                               .state = RankState::running,

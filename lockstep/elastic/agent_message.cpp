@@ -6,124 +6,19 @@
 #include <optional>
 #include <utility>
 
-#include "lockstep/base/checked.h"
+#include "lockstep/elastic/message_fields.h"
 #include "lockstep/elastic/rank_status_fields.h"
 #include "lockstep/net/wire.h"
 
 namespace lockstep::internal {
 namespace {
 
-constexpr std::string_view kOrigin = "a message of an agent";
 constexpr std::size_t kMostNameBytes = 256;
 constexpr std::size_t kMostTextBytes = std::size_t{4} << 10;
 constexpr std::size_t kMostLines = 64;
 constexpr int kMostPort = 65535;
 constexpr int kMostNumber = 1 << 30;
 constexpr int kMostSignal = 64;
-constexpr std::uint32_t kMostShare = 1 << 30;
-constexpr double kThousand = 1000;
-constexpr double kHalf = 0.5;  // to round
-
-// The fields of a message are listed once, in fields(); these two write and read them.
-class FieldWriter {
- public:
-  explicit FieldWriter(Bytes& out) : out_(out) {}
-  void text(const std::string& value, std::size_t most) { put_bytes(out_, ByteView(value).substr(0, most)); }
-  void number(int value, int /*least*/, int /*most*/, std::string_view /*name*/) {
-    put_u32(out_, static_cast<std::uint32_t>(value));
-  }
-  void size(std::uint32_t value, std::uint32_t /*most*/, std::string_view /*name*/) { put_u32(out_, value); }
-  void amount(std::int64_t value, std::string_view /*name*/) { put_u64(out_, static_cast<std::uint64_t>(value)); }
-  void count(std::uint64_t value, std::string_view /*name*/) { put_u64(out_, value); }
-  void value_name(const std::string& value) { text(value, kMostValueNameBytes); }
-  void real(double value) { put_u64(out_, std::bit_cast<std::uint64_t>(value)); }
-  void letter(char value) { put_u8(out_, static_cast<std::uint8_t>(value)); }
-  // Of a core, in thousandths.
-  void share(double value) {
-    put_u32(out_, static_cast<std::uint32_t>(std::clamp(value * kThousand + kHalf, 0.0, double{kMostShare})));
-  }
-  template <class Enum>
-  void choice(Enum value, Enum /*first*/, Enum /*last*/, std::string_view /*name*/) {
-    put_u8(out_, static_cast<std::uint8_t>(value));
-  }
-  void flag(bool value) { put_u8(out_, value ? 1 : 0); }
-  template <class Each, class List>
-  void list(const List& value, std::size_t most, const Each& each) {
-    const std::size_t count = std::min(value.size(), most);
-    put_u32(out_, static_cast<std::uint32_t>(count));
-    for (std::size_t i = 0; i < count; ++i) each(*this, value[i]);
-  }
-  template <class Value, class Each>
-  void optional(const std::optional<Value>& value, const Each& each) {
-    flag(value.has_value());
-    if (value) each(*this, *value);
-  }
-  void lines(const std::deque<std::string>& value) {
-    const std::size_t count = std::min(value.size(), kMostLines);
-    put_u32(out_, static_cast<std::uint32_t>(count));
-    for (std::size_t i = 0; i < count; ++i) text(value[i], kMostTextBytes);
-  }
-
- private:
-  Bytes& out_;
-};
-
-class FieldReader {
- public:
-  explicit FieldReader(ByteView bytes) : reader_(bytes, kOrigin) {}
-  void text(std::string& value, std::size_t most) {
-    const std::size_t size = checked_size(reader_.u32(), most, "length of a text", kOrigin);
-    value = std::string(reader_.take(size));
-  }
-  void number(int& value, int least, int most, std::string_view name) {
-    value = checked_between(reader_.i32(), least, most, name, kOrigin);
-  }
-  void size(std::uint32_t& value, std::uint32_t most, std::string_view name) {
-    value = checked_between<std::uint32_t>(reader_.u32(), 0, most, name, kOrigin);
-  }
-  void amount(std::int64_t& value, std::string_view name) {
-    value = checked_between<std::int64_t>(reader_.i64(), 0, std::int64_t{1} << 62, name, kOrigin);
-  }
-  void count(std::uint64_t& value, std::string_view name) {
-    value = checked_between<std::uint64_t>(reader_.u64(), 0, std::uint64_t{1} << 62, name, kOrigin);
-  }
-  void value_name(std::string& value) {
-    text(value, kMostValueNameBytes);
-    if (!is_value_name(value)) throw Error(ErrorKind::corrupt_data, std::string(kOrigin) + " has no name of a value");
-  }
-  void real(double& value) { value = std::bit_cast<double>(reader_.u64()); }
-  void letter(char& value) {
-    value = static_cast<char>(checked_between<int>(int{reader_.u8()}, 0x20, 0x7e, "letter", kOrigin));
-  }
-  void share(double& value) {
-    value = checked_between<std::uint32_t>(reader_.u32(), 0, kMostShare, "share of a core", kOrigin) / kThousand;
-  }
-  template <class Enum>
-  void choice(Enum& value, Enum first, Enum last, std::string_view name) {
-    value = checked_enum(reader_.u8(), first, last, name, kOrigin);
-  }
-  void flag(bool& value) { value = checked_between<int>(reader_.u8(), 0, 1, "flag", kOrigin) == 1; }
-  template <class Each, class List>
-  void list(List& value, std::size_t most, const Each& each) {
-    const std::size_t count = checked_size(reader_.u32(), most, "number of entries", kOrigin);
-    for (std::size_t i = 0; i < count; ++i) each(*this, value.emplace_back());
-  }
-  template <class Value, class Each>
-  void optional(std::optional<Value>& value, const Each& each) {
-    bool is_there = false;
-    flag(is_there);
-    if (is_there) each(*this, value.emplace());
-  }
-  void lines(std::deque<std::string>& value) {
-    const std::size_t count = checked_size(reader_.u32(), kMostLines, "number of lines", kOrigin);
-    for (std::size_t i = 0; i < count; ++i) text(value.emplace_back(), kMostTextBytes);
-  }
-  std::uint8_t kind() { return reader_.u8(); }
-  void end() const { reader_.expect_end(); }
-
- private:
-  WireReader reader_;
-};
 
 template <class Fields, class Message>
 void hello_fields(Fields& fields, Message& hello) {
@@ -345,14 +240,14 @@ Bytes encode(const AgentMessage& message) {
 
 AgentMessage decode_agent_message(ByteView bytes) {
   FieldReader reader(bytes);
-  const std::size_t kind = checked_index(reader.kind(), std::size_t{kKinds}, "kind", kOrigin);
+  const std::size_t kind = checked_index(reader.kind(), std::size_t{kKinds}, "kind", kAgentMessage);
   AgentMessage message = empty_message(kind, std::make_index_sequence<std::size_t{kKinds}>());
   std::visit([&](auto& each) { Listing::list(reader, each); }, message);
   if (auto* ended = std::get_if<RankEnded>(&message)) {
     std::int64_t microseconds = 0;
     reader.amount(microseconds, "time");
     ended->end.after_start =
-        std::chrono::microseconds(checked_between<std::int64_t>(microseconds, 0, kMostMicroseconds, "time", kOrigin));
+        std::chrono::microseconds(checked_between<std::int64_t>(microseconds, 0, kMostMicroseconds, "time", kAgentMessage));
   }
   reader.end();
   return message;

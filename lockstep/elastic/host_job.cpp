@@ -15,8 +15,9 @@
 #include "lockstep/elastic/desk.h"
 #include "lockstep/elastic/hello.h"
 #include "lockstep/elastic/host_output.h"
+#include "lockstep/elastic/host_reports.h"
+#include "lockstep/elastic/kept_out.h"
 #include "lockstep/elastic/meeting.h"
-#include "lockstep/elastic/reach.h"
 #include "lockstep/launch/attempt.h"
 #include "lockstep/launch/error_file.h"
 #include "lockstep/launch/job_store.h"
@@ -30,12 +31,6 @@
 namespace lockstep::internal {
 namespace {
 
-// How often a host that is kept out tries to reach the other one, and for how long; and when it comes back though a
-// firewall may drop what it tries.
-constexpr Duration kTryToReach = std::chrono::seconds(1);
-constexpr Duration kOneTryToReach = std::chrono::milliseconds(300);
-constexpr Duration kTryAnyway = std::chrono::seconds(60);
-constexpr Duration kMillisecond = std::chrono::milliseconds(1);
 constexpr Duration kSameRequestOfUser = std::chrono::seconds(1);
 constexpr Duration kLastWords = std::chrono::seconds(2);
 constexpr Duration kRestAfterStop = std::chrono::seconds(1);
@@ -51,7 +46,7 @@ class HostJob : private TreeGuest {
   AgentResult run();
 
  private:
-  void on_start(const std::vector<int>& pids) override;
+  void on_start(const std::vector<int>& pids) override { pids_ = pids; }
   void watch(std::vector<pollfd>& set) override;
   Deadline wake_at() const override;
   TreeOrder serve(std::span<const pollfd> ready) override;
@@ -63,12 +58,9 @@ class HostJob : private TreeGuest {
   void wait(Deadline limit = Deadline::never());
   void show_rest();
   bool meet_anew(bool listens_first);
-  void try_to_reach();
   void join(const Welcome& welcome);
   void run_attempt(const StartRanks& start);
   void run_ranks(const Attempt& attempt, bool counts);
-  void could_not_start(const Error& error, int shell_code);
-  void report(HostSight sight);
   void tell_status();
   void tell_of_crash(const Outcome& outcome);
   Variables environment() const;
@@ -86,11 +78,6 @@ class HostJob : private TreeGuest {
   std::unique_ptr<HostWatch> watch_;   // of the attempt
   std::optional<TimePoint> asked_at_;  // while no ranks ran
   bool insisted_ = false;
-  struct KeptOut {
-    KeepOut message;
-    Deadline give_up_at;
-    Deadline try_at;
-  };
   std::optional<KeptOut> kept_out_;
   bool meets_anew_ = false;
   std::optional<Farewell> farewell_;
@@ -150,9 +137,12 @@ void HostJob::wait(Deadline limit) {
   std::vector<pollfd> set{{signals_.fd(), POLLIN, 0}};
   met_.desk->watch(set);
   met_.output->watch_all(set, *met_.desk);
-  try_to_reach();
-  const Deadline wake = std::min({limit, met_.desk->wake_at(), met_.output->wake_at(),
-                                  kept_out_ ? kept_out_->try_at : Deadline::never()});
+  if (kept_out_ && kept_out_->is_over()) {
+    kept_out_.reset();
+    met_.desk->post(Reached{});
+  }
+  const Deadline try_at = kept_out_ ? kept_out_->wake_at() : Deadline::never();
+  const Deadline wake = std::min({limit, met_.desk->wake_at(), met_.output->wake_at(), try_at});
   if (::poll(set.data(), set.size(), wake.poll_timeout_ms()) < 0 && errno != EINTR) {
     throw system_error("waiting for the other hosts", errno);
   }
@@ -175,7 +165,7 @@ void HostJob::handle(const AgentMessage& message) {
   } else if (std::holds_alternative<TellStatus>(message)) {
     tell_status();
   } else if (const auto* kept = std::get_if<KeepOut>(&message)) {
-    kept_out_.emplace(KeptOut{*kept, Deadline::after(kTryAnyway), Deadline::after(kTryToReach)});
+    kept_out_.emplace(*kept, options_.endpoint.port);
   } else if (std::holds_alternative<MeetAnew>(message)) {
     meets_anew_ = true;
   } else if (const auto* farewell = std::get_if<Farewell>(&message)) {
@@ -254,13 +244,13 @@ void HostJob::run_attempt(const StartRanks& start) {
                                     .first_rank = first_rank_,
                                     .output = met_.output->ranks(),
                                     .host = agent_host_name(),
-                                    .report = [this](HostSight sight) { report(std::move(sight)); }});
+                                    .report = [this](HostSight sight) { post_sight(*met_.desk, generation_, std::move(sight)); }});
     }
     run_ranks(attempt, start.wants_counts);
   } catch (const ExecFailed& error) {
-    could_not_start(error, error.shell_code());
+    post_failed_start(*met_.desk, start, options_.ranks, error, error.shell_code());
   } catch (const Error& error) {
-    could_not_start(error, 1);
+    post_failed_start(*met_.desk, start, options_.ranks, error, 1);
   }
   watch_.reset();
   pids_.clear();
@@ -298,34 +288,12 @@ void HostJob::run_ranks(const Attempt& attempt, bool counts) {
   if (const RankEnd* first = outcome.first_failure()) pass_error_on(*first);
 }
 
-void HostJob::report(HostSight sight) {
-  const std::int64_t now_ns = steady_clock().now().time_since_epoch().count();
-  for (RankSight& rank : sight.ranks) met_.desk->post(RankStands{generation_, now_ns, std::move(rank)});
-  met_.desk->post(HostStands{generation_, sight.is_still, static_cast<int>(sight.still / kMillisecond)});
-}
-
 // After the report that the rank has ended: naming the places in a stack takes a while.
 void HostJob::tell_of_crash(const Outcome& outcome) {
   const RankEnd* first = outcome.first_failure();
   if (!watch_ || first == nullptr) return;
   const std::vector<std::string> lines = watch_->crash_stack(*first);
   if (!lines.empty()) met_.desk->post(RankStack{generation_, first->rank, {lines.begin(), lines.end()}});
-}
-
-// The ranks that had been started are dead.
-void HostJob::could_not_start(const Error& error, int shell_code) {
-  for (int rank = first_rank_; rank < first_rank_ + options_.ranks; ++rank) {
-    RankEnd end;
-    end.rank = rank;
-    end.status.code = shell_code;
-    end.failure.text = fmt::format("could not be started: {}", error.what());
-    end.told_to_stop = rank != first_rank_;
-    met_.desk->post(RankEnded{generation_, end});
-  }
-}
-
-void HostJob::on_start(const std::vector<int>& pids) {
-  pids_ = pids;
 }
 
 void HostJob::tell_status() {

@@ -81,7 +81,9 @@ void Roll::leave(int host, TimePoint now) {
   known->leaves = true;
   const auto [asked, is_new] = leaves_at_.emplace(host, now);
   if (!is_new && now - asked->second >= kSameAsk) to_kill_.push_back(host);
-  if (is_new && phase_ == Phase::running && is_seated(host)) end_because(Reason::leaving, now);
+  if (is_new && phase_ == Phase::running && (is_seated(host) || host == kFirstHost)) {
+    end_because(Reason::leaving, now);
+  }
 }
 
 void Roll::lose(int host, const std::string& why, bool silent, TimePoint now) {
@@ -196,7 +198,7 @@ std::vector<RollOrder> Roll::take_orders(TimePoint now) {
   switch (phase_) {
     case Phase::over: return orders;
     case Phase::gathering:
-      dismiss_leaving(orders);
+      all_leave_or_dismiss(orders);
       if (phase_ == Phase::over) return orders;
       if (asked_at_) {
         finish(options_.stop_exit_code, fmt::format("stopped by {}", signal_name(outcome_.stop_signal)), orders);
@@ -211,7 +213,7 @@ std::vector<RollOrder> Roll::take_orders(TimePoint now) {
       }
       return orders;
     case Phase::running:
-    case Phase::ending: break;
+    case Phase::ending: dismiss_leaving(orders, [this](int host) { return !is_seated(host) && host != kFirstHost; });
   }
   if (busy_.empty()) {
     conclude(now, orders);
@@ -267,21 +269,21 @@ void Roll::conclude(TimePoint now, std::vector<RollOrder>& orders) {
   if (by_loss ? !goes_on_after_loss(orders) : !goes_on_after_failure(orders)) return;
   const bool asked_to_begin_again = reason_ == Reason::newcomer || reason_ == Reason::leaving;
   if (!outcome_.failed() && !(asked_to_begin_again && cut_short)) return finish(0, {}, orders);
-  dismiss_leaving(orders);
+  all_leave_or_dismiss(orders);
   if (phase_ != Phase::over) gather_again(now);
 }
 
 bool Roll::goes_on_after_failure(std::vector<RollOrder>& orders) {
-  if (!outcome_.failed()) return true;
-  if (restarts_ < options_.max_restarts) return ++restarts_ > 0;
+  if (!outcome_.failed() || take_restart()) return true;
   finish(exit_code_of(outcome_), {}, orders);
   return false;
 }
 
+bool Roll::take_restart() { return restarts_ < options_.max_restarts && ++restarts_ > 0; }
+
 bool Roll::goes_on_after_loss(std::vector<RollOrder>& orders) {
   const bool enough = available() >= options_.least;
-  if (enough && lost_again_.empty()) return true;
-  if (restarts_ < options_.max_restarts) return ++restarts_ > 0;
+  if ((enough && lost_again_.empty()) || take_restart()) return true;
   finish(kNobodyCame,
          enough ? fmt::format("host {} was lost again within {:.0f} s (--rdzv-conf loss_interval=), and no restart is "
                               "left (--max-restarts)",
@@ -310,16 +312,22 @@ void Roll::part_separated(TimePoint now, std::vector<RollOrder>& orders) {
   orders.push_back({.kind = RollOrder::Kind::keep_out, .host = leaver->number, .other = other->number});
 }
 
-// Those that were asked to leave, and no attempt needs any more. Without the first host the others meet anew.
-void Roll::dismiss_leaving(std::vector<RollOrder>& orders) {
-  if (leaves_at_.empty()) return;
-  const bool all_leave = std::ranges::all_of(hosts_, &HostEntry::leaves);
-  if (all_leave) return finish(options_.stop_exit_code, "all hosts were asked to leave", orders);
+template <class Which>
+void Roll::dismiss_leaving(std::vector<RollOrder>& orders, const Which& which) {
   for (const auto& [host, at] : std::map(leaves_at_)) {
-    if (host == kFirstHost) continue;
+    if (!which(host)) continue;
     orders.push_back({.kind = RollOrder::Kind::dismiss, .host = host});
     remove(host);
   }
+}
+
+// Those that were asked to leave, and no attempt needs any more. Without the first host the others meet anew.
+void Roll::all_leave_or_dismiss(std::vector<RollOrder>& orders) {
+  if (leaves_at_.empty()) return;
+  if (std::ranges::all_of(hosts_, &HostEntry::leaves)) {
+    return finish(options_.stop_exit_code, "all hosts were asked to leave", orders);
+  }
+  dismiss_leaving(orders, [](int host) { return host != kFirstHost; });
   if (!leaves_at_.contains(kFirstHost)) return;
   finish(kLeftExitCode, {}, orders);
   result_.goes_on = true;

@@ -84,10 +84,13 @@ class Roll {
   void remove(int host);
   void note_loss(const LostHost& lost, TimePoint now);
   void conclude(TimePoint now, std::vector<RollOrder>& orders);
+  bool take_restart();
   bool goes_on_after_failure(std::vector<RollOrder>& orders);
   bool goes_on_after_loss(std::vector<RollOrder>& orders);
   void part_separated(TimePoint now, std::vector<RollOrder>& orders);
-  void dismiss_leaving(std::vector<RollOrder>& orders);
+  template <class Which>
+  void dismiss_leaving(std::vector<RollOrder>& orders, const Which& which);
+  void all_leave_or_dismiss(std::vector<RollOrder>& orders);
   void finish(int exit_code, std::string text, std::vector<RollOrder>& orders);
   void gather_again(TimePoint now);
   std::optional<TimePoint> begins_at() const;

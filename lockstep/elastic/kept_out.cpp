@@ -1,18 +1,24 @@
-#include "lockstep/elastic/reach.h"
+#include "lockstep/elastic/kept_out.h"
 
 #include <poll.h>
 
 #include <cerrno>
+#include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/unique_fd.h"
 #include "lockstep/net/address.h"
 
 namespace lockstep::internal {
+namespace {
 
-bool reaches(const std::string& address, std::uint16_t port, Deadline deadline) {
+constexpr Duration kBetweenTries = std::chrono::seconds(1);
+constexpr Duration kOneTry = std::chrono::milliseconds(300);
+constexpr Duration kLongest = std::chrono::seconds(60);
+
+bool reaches(const Endpoint& endpoint, Deadline deadline) {
   try {
-    const SocketAddress to = resolve({address, port}, deadline).at(0);
+    const SocketAddress to = resolve(endpoint, deadline).at(0);
     const UniqueFd fd(::socket(to.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     if (!fd) return false;
     if (::connect(fd.get(), to.data(), to.length()) == 0) return true;
@@ -25,6 +31,20 @@ bool reaches(const std::string& address, std::uint16_t port, Deadline deadline) 
   } catch (const Error&) {
     return false;
   }
+}
+
+}  // namespace
+
+KeptOut::KeptOut(KeepOut from, std::uint16_t port)
+    : from_(std::move(from)),
+      port_(port),
+      give_up_at_(Deadline::after(kLongest)),
+      try_at_(Deadline::after(kBetweenTries)) {}
+
+bool KeptOut::is_over() {
+  if (!try_at_.expired()) return false;
+  try_at_ = Deadline::after(kBetweenTries);
+  return give_up_at_.expired() || reaches({from_.address, port_}, Deadline::after(kOneTry));
 }
 
 }  // namespace lockstep::internal

@@ -1,0 +1,27 @@
+#include "lockstep/elastic/host_reports.h"
+
+#include <cstdint>
+#include <utility>
+
+#include "lockstep/base/format.h"
+
+namespace lockstep::internal {
+
+void post_sight(Desk& desk, int generation, HostSight sight) {
+  const std::int64_t now_ns = steady_clock().now().time_since_epoch().count();
+  for (RankSight& rank : sight.ranks) desk.post(RankStands{generation, now_ns, std::move(rank)});
+  desk.post(HostStands{generation, sight.is_still, static_cast<int>(sight.still / std::chrono::milliseconds(1))});
+}
+
+void post_failed_start(Desk& desk, const StartRanks& start, int ranks, const Error& error, int shell_code) {
+  for (int rank = start.first_rank; rank < start.first_rank + ranks; ++rank) {
+    RankEnd end;
+    end.rank = rank;
+    end.status.code = shell_code;
+    end.failure.text = fmt::format("could not be started: {}", error.what());
+    end.told_to_stop = rank != start.first_rank;
+    desk.post(RankEnded{start.generation, end});
+  }
+}
+
+}  // namespace lockstep::internal

@@ -1,0 +1,16 @@
+// What an agent tells the first host of its ranks.
+#pragma once
+
+#include "lockstep/base/error.h"
+#include "lockstep/elastic/agent_message.h"
+#include "lockstep/elastic/desk.h"
+#include "lockstep/launch/host_watch.h"
+
+namespace lockstep::internal {
+
+// What the ranks do while nothing moves.
+void post_sight(Desk& desk, int generation, HostSight sight);
+// The ranks of this host that had been started are dead.
+void post_failed_start(Desk& desk, const StartRanks& start, int ranks, const Error& error, int shell_code);
+
+}  // namespace lockstep::internal

@@ -81,9 +81,8 @@ void Roll::leave(int host, TimePoint now) {
   known->leaves = true;
   const auto [asked, is_new] = leaves_at_.emplace(host, now);
   if (!is_new && now - asked->second >= kSameAsk) to_kill_.push_back(host);
-  if (is_new && phase_ == Phase::running && (is_seated(host) || host == kFirstHost)) {
-    end_because(Reason::leaving, now);
-  }
+  const bool ends = phase_ == Phase::running && (is_seated(host) || host == kFirstHost);
+  if (is_new && ends) end_because(Reason::leaving, now);
 }
 
 void Roll::lose(int host, const std::string& why, bool silent, TimePoint now) {
@@ -303,12 +302,12 @@ void Roll::part_separated(TimePoint now, std::vector<RollOrder>& orders) {
   const HostEntry* const other = find(separation->other);
   if (leaver == nullptr || other == nullptr || leaver->leaves || other->leaves) return;
   leaver->kept_out = true;
-  const auto seat = std::ranges::find(seats_, leaver->number, &Seat::host);
+  const Seat& seat = *std::ranges::find(seats_, leaver->number, &Seat::host);
   const std::string why =
       fmt::format("it and host {} do not reach each other (rank {} has lost rank {}, and that one it), and the first "
                   "host reaches both; it comes back when it reaches host {}",
                   other->name, separation->leaver_rank, separation->other_rank, other->name);
-  note_loss({leaver->name, seat->first_rank, seat->ranks, why, true}, now);
+  note_loss({leaver->name, seat.first_rank, seat.ranks, why, true}, now);
   orders.push_back({.kind = RollOrder::Kind::keep_out, .host = leaver->number, .other = other->number});
 }
 

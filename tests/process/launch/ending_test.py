@@ -48,7 +48,7 @@ class PausedReaderTest(EndingTest):
         with self.start(script, stderr=subprocess.DEVNULL) as tree:
             self.assertTrue(wait_for(lambda: self.is_there("ready0") and self.is_there("ready1")))
             os.kill(tree.pid, signal.SIGTERM)
-            self.assertEqual(tree.process.wait(timeout=8), 0)
+            self.assertEqual(tree.process.wait(timeout=8), 75)
 
     def test_it_does_not_hold_up_a_restart(self):
         script = ": > began$RESTART_COUNT; " + self.PRINT + "exit 3"
@@ -144,7 +144,7 @@ time.sleep(1000)"""
             os.kill(tree.pid, signal.SIGTERM)
             started = time.monotonic()
             code, output, error = tree.finish()
-            self.assertEqual((code, sorted(output.splitlines())), (143, ["[0] saved", "[1] saved"]), error)
+            self.assertEqual((code, sorted(output.splitlines())), (75, ["[0] saved", "[1] saved"]), error)
             self.assertLess(time.monotonic() - started, 4)
             self.assertNotIn("killed", error.replace("once more to kill", ""))
 
@@ -159,7 +159,7 @@ time.sleep(1000)"""
             os.kill(tree.pid, signal.SIGTERM)
             started = time.monotonic()
             code, output, error = tree.finish()
-            self.assertEqual((code, sorted(output.splitlines())), (143, ["[0] no", "[1] no"]), error)
+            self.assertEqual((code, sorted(output.splitlines())), (75, ["[0] no", "[1] no"]), error)
             self.assertTrue(0.6 < time.monotonic() - started < 4)
             self.assertEqual(error.count("did not stop in time and was killed"), 2, error)
             self.assertEqual(tree.survivors(), [])
@@ -168,7 +168,7 @@ time.sleep(1000)"""
         with self.start("(trap '' TERM; exec sleep 1000) & echo ready; wait") as tree:
             tree.read_lines(2)
             os.kill(tree.pid, signal.SIGTERM)
-            self.assertEqual(tree.finish(8)[0], 143)
+            self.assertEqual(tree.finish(8)[0], 75)
             self.assertEqual(tree.survivors(), [])
 
 
@@ -283,7 +283,7 @@ class CauseTest(EndingTest):
             self.assertEqual(self.stop(script)[:2], (code, 1))
         for end in ("exit 143", "exit 5", "trap - TERM; kill -TERM $$"):
             code, cause, report = self.stop(f"trap '{end}' TERM; {wait}")
-            self.assertEqual((code, cause, report), (143, None, ["stopped by SIGTERM"]))
+            self.assertEqual((code, cause, report), (75, None, ["stopped by SIGTERM"]))
 
 
 if __name__ == "__main__":

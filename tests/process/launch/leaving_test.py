@@ -1,0 +1,149 @@
+"""Hosts that are asked to leave a job of MIN:MAX hosts, and jobs that are stopped: leaving_test.py <lockstep>"""
+
+import os
+import re
+import signal
+import sys
+import time
+import unittest
+
+from agents import Job
+from processes import wait_for
+
+LOCKSTEP = ""
+LEFT, STOPPED = 5, 75
+
+# Asked to stop, all ranks save and end.
+SAVING = """
+    trap 'echo "rank $RANK of $WORLD_SIZE saves"; exit 0' TERM INT
+    echo "rank $RANK of $WORLD_SIZE"
+    while :; do sleep 0.02; done
+"""
+
+
+class LeavingTest(unittest.TestCase):
+    def running(self, *options, nodes="1:4", names="abc", program=SAVING):
+        job = Job(LOCKSTEP, "--nnodes", nodes, "--rdzv-conf", "last_call_timeout=1", *options)
+        self.addCleanup(job.__exit__)
+        for name in names:
+            job.start(name, program, ranks=1)
+        self.wait_for_world(job, len(names))
+        return job
+
+    def agent(self, job, name):
+        return next(agent for agent in job.agents if agent.name == name)
+
+    def wait_for_world(self, job, size):
+        def is_there():
+            ranks = {rank for agent in job.agents for rank in re.findall(rf"rank (\d+) of {size}\n", agent.output)}
+            return len(ranks) == size
+        self.assertTrue(wait_for(is_there, 30), job.texts())
+
+    def stop(self, job, *names):
+        self.agent(job, names[0]).process.send_signal(signal.SIGINT)
+        self.assertEqual([self.agent(job, name).code() for name in names], [STOPPED] * len(names), job.texts())
+        self.assertEqual(job.left(), [], job.texts())
+
+    # fault: 50
+    def test_the_others_go_on_without_a_host_that_leaves(self):
+        job = self.running()
+        a, _, c = job.agents
+        begin = time.monotonic()
+        c.process.send_signal(signal.SIGTERM)
+        self.assertTrue(a.says("begins again with 2 ranks on 2 hosts"), job.texts())
+        self.assertEqual(c.code(), LEFT, job.texts())
+        self.assertIn("this host has left the job, which goes on", c.error)
+        self.assertEqual(a.output.count("of 3 saves"), 3, job.texts())
+        self.assertLess(time.monotonic() - begin, 10)  # not after a timeout
+        self.wait_for_world(job, 2)
+        self.stop(job, "a", "b")
+
+    # fault: 50
+    def test_without_the_first_host_the_others_meet_anew(self):
+        job = self.running()
+        a, b, c = job.agents
+        a.process.send_signal(signal.SIGTERM)
+        self.assertEqual(a.code(), LEFT, job.texts())
+        self.assertEqual(a.output.count("of 3 saves"), 3, job.texts())
+        self.wait_for_world(job, 2)
+        self.assertIn("the first host a has left: meeting anew", b.error + c.error)
+        a2 = job.start("a2", SAVING, ranks=1)
+        self.assertTrue(a2.says("3 ranks on 3 hosts"), job.texts())
+        self.stop(job, "b", "c", "a2")
+
+    # fault: 50
+    def test_when_all_are_asked_to_leave_the_job_stops(self):
+        job = self.running()
+        for agent in job.agents:
+            agent.process.send_signal(signal.SIGTERM)
+        self.assertEqual(job.codes(), [STOPPED] * 3, job.texts())
+        self.assertEqual(job.agents[0].output.count("of 3 saves"), 3, job.texts())
+        self.assertEqual(job.left(), [], job.texts())
+
+    def test_an_interrupt_at_any_host_is_for_the_job(self):
+        for at in range(2):
+            job = self.running(names="ab")
+            job.agents[at].process.send_signal(signal.SIGINT)
+            self.assertEqual(job.codes(), [STOPPED] * 2, job.texts())
+
+    def test_with_fewer_than_the_least_the_job_waits_for_another(self):
+        job = self.running(nodes="2:3", names="ab")
+        a, b = job.agents
+        b.process.send_signal(signal.SIGTERM)
+        self.assertEqual(b.code(), LEFT, job.texts())
+        self.assertTrue(a.says("waiting for 1 more host"), job.texts())
+        a_ranks = a.output.count("rank 0 of 2\n")
+        job.start("c", SAVING, ranks=1)
+        self.assertTrue(wait_for(lambda: a.output.count("rank 0 of 2\n") > a_ranks, 30), job.texts())
+        self.stop(job, "a", "c")
+
+    def test_a_host_that_waits_for_a_place_leaves_at_once(self):
+        job = self.running(nodes="1:2", names="ab")
+        a = job.agents[0]
+        c = job.start("c", SAVING, ranks=1)
+        self.assertTrue(a.says("host c waits until another one goes"), job.texts())
+        c.process.send_signal(signal.SIGTERM)
+        self.assertEqual(c.code(), LEFT, job.texts())
+        self.assertNotIn("begins again", a.error)
+        self.stop(job, "a", "b")
+
+    def test_asked_twice_a_host_s_ranks_are_killed(self):
+        deaf = "trap '' TERM INT; echo \"rank $RANK of $WORLD_SIZE\"; echo \"pid $$ of $RANK\"; while :; do sleep 0.02; done"
+        job = self.running("--stop-grace", "60", program=deaf)
+        a, _, c = job.agents
+        c.process.send_signal(signal.SIGTERM)
+        self.assertTrue(a.says("host c leaves the job"), job.texts())
+        time.sleep(1.1)  # sooner it is the same request
+        c.process.send_signal(signal.SIGTERM)
+        pids = {rank: pid for pid, rank in re.findall(r"pid (\d+) of (\d)", a.output)}
+        self.assertTrue(wait_for(lambda: not os.path.exists(f"/proc/{pids['2']}"), 10), job.texts())
+        self.assertTrue(os.path.exists(f"/proc/{pids['1']}"), job.texts())
+        a.process.send_signal(signal.SIGINT)
+        time.sleep(1.1)
+        a.process.send_signal(signal.SIGINT)
+        self.assertEqual(set(job.codes(20)), {STOPPED}, job.texts())
+
+    def test_the_exit_code_of_a_stop_can_be_chosen(self):
+        job = self.running("--stop-exit-code", "42", names="ab")
+        job.agents[0].process.send_signal(signal.SIGINT)
+        self.assertEqual(job.codes(), [42, 42], job.texts())
+
+    # fault: 6
+    def test_a_host_that_is_lost_again_and_again_costs_restarts(self):
+        job = self.running("--max-restarts", "1", names="ab")
+        a = job.agents[0]
+        for begins in range(1, 4):
+            job.agents[-1].process.kill()
+            if begins == 3:
+                break
+            self.assertTrue(wait_for(lambda: a.error.count("is lost") == begins, 30), job.texts())
+            job.start("b", SAVING, ranks=1)
+            self.assertTrue(wait_for(lambda: a.error.count("ranks on 2 hosts") == begins + 1, 30), job.texts())
+        self.assertEqual(a.code(), 3, job.texts())
+        self.assertIn("host b was lost again within 600 s (--rdzv-conf loss_interval=), and no restart is left", a.error)
+        self.assertEqual(job.left(), [], job.texts())
+
+
+if __name__ == "__main__":
+    LOCKSTEP = sys.argv[1]
+    unittest.main(argv=sys.argv[:1] + sys.argv[2:], verbosity=2)

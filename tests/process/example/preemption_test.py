@@ -25,6 +25,9 @@ STOPS = int(os.environ.get("LOCKSTEP_TEST_KILLS", "2"))
 SEED = int(os.environ.get("LOCKSTEP_TEST_SEED", "0")) or random.randrange(1 << 30)
 
 
+STOPPED = 75  # the launcher's exit code
+
+
 class PreemptionTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -59,10 +62,10 @@ class PreemptionTest(unittest.TestCase):
         except (OSError, json.JSONDecodeError):
             return []
 
-    def assert_saved(self, tree, out):
+    def assert_saved(self, tree, out, expected=0):
         """The step after which the job ended by itself."""
         code, output, error = tree.finish(60)
-        self.assertEqual(code, 0, output + error)
+        self.assertEqual(code, expected, output + error)
         self.assertEqual(tree.wait_until_gone(5), [])
         self.assertNotIn("SHA-256", output)
         step = int(re.search(r"stopped after step (\d+); the same command goes on: ", output)[1])
@@ -85,7 +88,7 @@ class PreemptionTest(unittest.TestCase):
                 with self.start(out, EPOCHS) as tree:
                     self.assertTrue(wait_for(lambda: len(self.metrics(out)) >= 2, 60))
                     os.kill(tree.pid, number)
-                    step = self.assert_saved(tree, out)
+                    step = self.assert_saved(tree, out, STOPPED)
                     self.assertGreaterEqual(step, 2 * STEPS)
                 self.resume(out, EPOCHS, step, ranks=4 if number == signal.SIGINT else 2)
 
@@ -118,7 +121,7 @@ class PreemptionTest(unittest.TestCase):
                         time.sleep(chance.uniform(0, 0.02))
                         if tree.process.poll() is None:
                             os.kill(tree.pid, signal.SIGTERM)  # the batch system sends it too
-                        step = self.assert_saved(tree, out)
+                        step = self.assert_saved(tree, out, STOPPED)
                 self.resume(out, EPOCHS, step)
 
     def newest(self, out):

@@ -154,6 +154,108 @@ TEST_CASE("who comes late is taken in; who is one too many waits") {
   CHECK(stage.orders().empty());
 }
 
+TEST_CASE("a host that is to leave is dismissed when the ranks have ended, and the others begin again") {
+  Stage stage({.least = 1, .most = 3});
+  for (int host = 0; host < 3; ++host) stage.come(host);
+  stage.orders();
+  stage.roll.leave(2, stage.now);
+  CHECK(stage.orders() == Kinds{Kind::stop});
+  for (int host = 0; host < 3; ++host) stage.end_host(host, 0, true);
+  CHECK(stage.orders() == Kinds{Kind::report, Kind::dismiss, Kind::start});
+  CHECK(stage.roll.outcome().left.empty());  // of the new attempt
+  CHECK(stage.roll.seats().size() == 2);
+  CHECK(stage.roll.restarts() == 0);
+}
+
+TEST_CASE("without the first host the others meet anew, and when all are to leave the job has stopped") {
+  for (const bool all : {false, true}) {
+    Stage stage({.least = 1, .most = 3, .stop_exit_code = 33});
+    for (int host = 0; host < 3; ++host) stage.come(host);
+    stage.orders();
+    for (int host = 0; host < (all ? 3 : 1); ++host) stage.roll.leave(host, stage.now);
+    CHECK(stage.orders() == Kinds{Kind::stop});
+    for (int host = 0; host < 3; ++host) stage.end_host(host, 0, true);
+    CHECK(stage.orders() == Kinds{Kind::report, Kind::finish});
+    CHECK(stage.roll.result().goes_on == !all);
+    CHECK(stage.roll.result().exit_code == (all ? 33 : kLeftExitCode));
+  }
+}
+
+TEST_CASE("a job that has ended by itself has not been left") {
+  Stage stage({.least = 1, .most = 2});
+  stage.come(0);
+  stage.come(1);
+  stage.orders();
+  stage.roll.leave(1, stage.now);
+  for (int host = 0; host < 2; ++host) stage.end_host(host, 0);
+  CHECK(stage.orders() == Kinds{Kind::report, Kind::finish});
+  CHECK(stage.roll.result().exit_code == 0);
+}
+
+TEST_CASE("a host without a place leaves at once, and one that insists has its ranks killed") {
+  Stage stage({.least = 1, .most = 2});
+  for (int host = 0; host < 3; ++host) stage.come(host);
+  stage.orders();
+  stage.roll.leave(2, stage.now);
+  CHECK(stage.orders() == Kinds{Kind::dismiss});
+  CHECK(stage.roll.undisturbed());
+  stage.roll.leave(1, stage.now);
+  CHECK(stage.orders() == Kinds{Kind::stop});
+  stage.now += 500ms;
+  stage.roll.leave(1, stage.now);
+  CHECK(stage.orders().empty());
+  stage.now += 600ms;
+  stage.roll.leave(1, stage.now);
+  CHECK(stage.orders() == Kinds{Kind::kill});
+}
+
+TEST_CASE("a host that is lost again within the interval costs a restart") {
+  for (const Duration pause : {599s, 600s}) {
+    Stage stage({.least = 1, .most = 2, .loss_interval = 600s});
+    stage.come(0);
+    for (int number : {1, 2}) {
+      CHECK(!stage.roll.arrive({.number = number, .name = "b", .ranks = 2}, stage.now));
+      if (number == 2) {
+        CHECK(stage.orders() == Kinds{Kind::stop});
+        stage.end_host(0, 0, true);
+      }
+      stage.orders();
+      stage.roll.lose(number, "gone", false, stage.now);
+      CHECK(stage.orders() == Kinds{Kind::end});
+      stage.end_host(0, 1, true);
+      if (number == 2) break;
+      CHECK(stage.orders() == Kinds{Kind::report, Kind::start});
+      stage.now += pause;
+    }
+    CHECK(stage.orders() == Kinds{Kind::report, pause < 600s ? Kind::finish : Kind::start});
+  }
+}
+
+TEST_CASE("of two hosts that do not reach each other one is kept out until they do") {
+  Stage stage({.least = 1, .most = 3});
+  for (int host = 0; host < 3; ++host) stage.come(host, 1);
+  stage.orders();
+  const auto lose = [&](int rank, int blamed) {
+    RankEnd end;
+    end.rank = rank;
+    end.status.code = 1;
+    end.failure = {.text = "exited", .fault = Fault::consequence, .blamed = blamed};
+    stage.roll.rank_ended(rank, stage.roll.generation(), end, stage.now);
+    stage.roll.host_done(rank, stage.roll.generation(), stage.now);
+  };
+  lose(1, 2);
+  lose(2, 1);
+  lose(0, 2);
+  CHECK(stage.orders() == Kinds{Kind::keep_out, Kind::report, Kind::start});
+  CHECK(stage.roll.seats().size() == 2);
+  CHECK(stage.roll.hosts().size() == 3);
+  stage.roll.reach(2, stage.now);
+  CHECK(stage.orders() == Kinds{Kind::stop});
+  for (int host = 0; host < 2; ++host) stage.end_host(host, 0, true);
+  CHECK(stage.orders() == Kinds{Kind::report, Kind::start});
+  CHECK(stage.roll.seats().size() == 3);
+}
+
 TEST_CASE("a request to stop, and the second") {
   Stage stage({.least = 1, .most = 1, .max_restarts = 5});
   stage.come(0);

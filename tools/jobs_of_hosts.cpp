@@ -42,7 +42,9 @@ OutsideJob outside_job(const Job& job) {
                                                          "this process look at it",
                                                          job.id, job.launcher_pid));
   }
-  return {.endpoint = parse_meeting_point(job.rdzv_endpoint, kMostHosts), .rdzv_id = job.run_id, .token = Token::from_fd(fd.get())};
+  return {.endpoint = parse_meeting_point(job.rdzv_endpoint, kMostHosts),
+          .rdzv_id = job.run_id,
+          .token = Token::from_fd(fd.get())};
 }
 
 OutsideJob outside_job(const std::string& endpoint, const std::string& rdzv_id) {

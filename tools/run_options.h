@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/launch/rank_limits.h"
 #include "lockstep/launch/outcome.h"
+#include "lockstep/launch/rank_limits.h"
 #include "lockstep/launch/rank_output.h"
 #include "tools/metrics/job_metrics.h"
 

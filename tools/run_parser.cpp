@@ -141,10 +141,11 @@ void RunParser::add_hosts() {
       ->group(all_ ? "More options" : "")
       ->transform(whole_number(0, 65535));
   option("--rdzv-id", to.run.rdzv_id, "The job's name: jobs of different names can meet at one endpoint");
-  option("--rdzv-conf", to.rdzv_config,
-         "KEY=VALUE,...: join_timeout (600): seconds until all have to be there; last_call_timeout (30): seconds that "
-         "MIN hosts wait for more; host_timeout (3): of silence until a host is lost; loss_interval (600): a host that is "
-         "lost again within it costs a restart");
+  option(
+      "--rdzv-conf", to.rdzv_config,
+      "KEY=VALUE,...: join_timeout (600): seconds until all have to be there; last_call_timeout (30): seconds that "
+      "MIN hosts wait for more; host_timeout (3): of silence until a host is lost; loss_interval (600): a host that is "
+      "lost again within it costs a restart");
   option("--rdzv-backend", to.rdzv_backend,
          "c10d, static, etcd or etcd-v2: accepted for compatibility with torchrun, no effect")
       ->check(known({"c10d", "static", "etcd", "etcd-v2"}, "with all of them, launchers meet by themselves"));

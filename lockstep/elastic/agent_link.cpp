@@ -83,8 +83,8 @@ void AgentLink::tend() {
 void AgentLink::look_at_silence() {
   if (!host_answers()) {
     silent_ = true;
-    return fail(fmt::format("nothing has come from its agent for {:.1f} s (--rdzv-conf host_timeout=)",
-                            seconds(silence_)));
+    return fail(
+        fmt::format("nothing has come from its agent for {:.1f} s (--rdzv-conf host_timeout=)", seconds(silence_)));
   }
   if (!frozen_since_) frozen_since_ = steady_clock().now() - silence_;
   if (frozen_for() >= kFrozenLimit) return give_up_frozen();
@@ -99,9 +99,7 @@ bool AgentLink::host_answers() const {
   return std::chrono::milliseconds(std::min(info.tcpi_last_ack_recv, info.tcpi_last_data_recv)) < silence_;
 }
 
-Duration AgentLink::frozen_for() const {
-  return frozen_since_ ? steady_clock().now() - *frozen_since_ : Duration{};
-}
+Duration AgentLink::frozen_for() const { return frozen_since_ ? steady_clock().now() - *frozen_since_ : Duration{}; }
 
 void AgentLink::give_up_frozen() {
   silent_ = true;

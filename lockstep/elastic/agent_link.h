@@ -45,7 +45,7 @@ class AgentLink {
   // For how long the agent has been silent while its host answers; zero: it is not.
   Duration frozen_for() const;
   void give_up_frozen();
-  bool went_silent() const { return silent_; }     // it may still be there
+  bool went_silent() const { return silent_; }  // it may still be there
   // Tries for a moment to send what is queued. Blocks until the deadline at most.
   void flush(Deadline deadline);
 

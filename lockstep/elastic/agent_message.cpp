@@ -246,8 +246,8 @@ AgentMessage decode_agent_message(ByteView bytes) {
   if (auto* ended = std::get_if<RankEnded>(&message)) {
     std::int64_t microseconds = 0;
     reader.amount(microseconds, "time");
-    ended->end.after_start =
-        std::chrono::microseconds(checked_between<std::int64_t>(microseconds, 0, kMostMicroseconds, "time", kAgentMessage));
+    ended->end.after_start = std::chrono::microseconds(
+        checked_between<std::int64_t>(microseconds, 0, kMostMicroseconds, "time", kAgentMessage));
   }
   reader.end();
   return message;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lockstep/base/bytes.h"
+#include "lockstep/elastic/outside_message.h"
 #include "lockstep/elastic/rank_message.h"
 #include "lockstep/launch/line_splitter.h"
 #include "lockstep/launch/rank_output.h"
@@ -109,32 +110,10 @@ struct Farewell {
   std::string text = {};  // empty: nothing to say
 };
 
-// From outside: who is no agent of the job asks what its ranks do. Answered with a HostStatus of each host and, when
-// all have answered, a StatusDone; or with Elsewhere.
-struct AskStatus {
-  std::string rdzv_id = {};
-};
-// From the first host: say what your ranks do.
-struct TellStatus {};
-struct HostStatus {
-  std::string host = {};
-  std::string ranks = {};  // as of ranks_as_json(); empty: not known
-};
-struct StatusDone {
-  std::string job_id = {};
-  int world_size = 1;  // of the attempt
-};
-// From outside: as SIGINT to the first host. Answered with a Welcome and, at
-// the end of the job, its Farewell; or with Elsewhere.
-struct StopJob {
-  std::string rdzv_id = {};
-};
-
-using AgentMessage =
-    std::variant<Hello, Welcome, Refused, Elsewhere, Gathers, Notice, StartRanks, StopRanks, EndRanks, KillRanks,
-                 AskToStop, RankEnded, RankStack, RankStands, HostStands, TellStacks, HostDone, Output, OutputTaken,
-                 HostAlive, KeepOut, Reached, MeetAnew, Farewell, AskStatus, TellStatus, HostStatus, StatusDone, StopJob,
-                 RankCounts>;
+using AgentMessage = std::variant<Hello, Welcome, Refused, Elsewhere, Gathers, Notice, StartRanks, StopRanks, EndRanks,
+                                  KillRanks, AskToStop, RankEnded, RankStack, RankStands, HostStands, TellStacks,
+                                  HostDone, Output, OutputTaken, HostAlive, KeepOut, Reached, MeetAnew, Farewell,
+                                  AskStatus, TellStatus, HostStatus, StatusDone, StopJob, RankCounts>;
 
 // Texts that are longer than their limit are cut.
 Bytes encode(const AgentMessage& message);

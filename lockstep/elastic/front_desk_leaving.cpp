@@ -45,8 +45,8 @@ void FrontDesk::leave_to_others() {
   tell_event(JobEvent::Kind::end);
   for (Visitor& visitor : visitors_) {
     if (visitor.number < 0) continue;
-    visitor.link.send(Notice{fmt::format("the first host {} has left: meeting anew at {}", own_hello_.host,
-                                         to_string(options_.endpoint))});
+    visitor.link.send(Notice{
+        fmt::format("the first host {} has left: meeting anew at {}", own_hello_.host, to_string(options_.endpoint))});
     visitor.link.send(MeetAnew{});
   }
   inbox_.push_back(Farewell{kLeftExitCode, ""});
@@ -58,9 +58,9 @@ void FrontDesk::look_if_frozen(Visitor& visitor) {
   const bool is_frozen = frozen > Duration{};
   if (visitor.number < 0) return;
   if (is_frozen != std::exchange(visitor.is_frozen, is_frozen)) {
-    announce(fmt::format("the agent of host {} {}", visitor.hello->host,
-                         is_frozen ? "does not answer, though its host does: stopped, or very slow; waiting for it"
-                                   : "answers again"));
+    announce(fmt::format(
+        "the agent of host {} {}", visitor.hello->host,
+        is_frozen ? "does not answer, though its host does: stopped, or very slow; waiting for it" : "answers again"));
   }
   const bool is_to_end = roll_.running() && !roll_.undisturbed();
   if (is_to_end && frozen > options_.stop_grace + options_.grace) visitor.link.give_up_frozen();

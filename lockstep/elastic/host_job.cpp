@@ -35,9 +35,6 @@ constexpr Duration kSameRequestOfUser = std::chrono::seconds(1);
 constexpr Duration kLastWords = std::chrono::seconds(2);
 constexpr Duration kRestAfterStop = std::chrono::seconds(1);
 
-// On this host's standard error, whoever shows the job's output.
-void say_here(const std::string& line) { say_on_standard_error(line); }
-
 class HostJob : private TreeGuest {
  public:
   HostJob(const AgentOptions& options, Met met, SignalRelay& signals)
@@ -94,13 +91,11 @@ AgentResult HostJob::run() {
     } else if (const auto message = met_.desk->take()) {
       handle(*message);
     } else if (const std::string lost = met_.desk->lost(); !lost.empty()) {
-      say_here(lost);
+      say_on_standard_error(lost);
       return {.exit_code = kLostExitCode};
     } else if (met_.desk->yields()) {
       if (!meet_anew(false)) return {.exit_code = options_.stop_exit_code};
-    } else if (meets_anew_) {
-      meets_anew_ = false;
-      met_.output->flush(*met_.desk, Deadline::after({}));
+    } else if (std::exchange(meets_anew_, false)) {
       if (!meet_anew(true)) return {.exit_code = options_.stop_exit_code};
     } else if (insisted_) {
       return {.exit_code = options_.stop_exit_code};
@@ -112,7 +107,7 @@ AgentResult HostJob::run() {
   met_.output->flush(*met_.desk, Deadline::after(met_.is_first ? Duration{} : kLastWords));
   met_.desk->close();
   if (!met_.is_first && farewell_->exit_code != 0 && !farewell_->text.empty()) {
-    say_here("the job has ended: " + farewell_->text);
+    say_on_standard_error("the job has ended: " + farewell_->text);
   }
   return {.exit_code = farewell_->exit_code,
           .is_first = met_.is_first,
@@ -161,7 +156,7 @@ void HostJob::handle(const AgentMessage& message) {
   } else if (const auto* start = std::get_if<StartRanks>(&message)) {
     run_attempt(*start);
   } else if (const auto* notice = std::get_if<Notice>(&message)) {
-    say_here(notice->text);
+    say_on_standard_error(notice->text);
   } else if (std::holds_alternative<TellStatus>(message)) {
     tell_status();
   } else if (const auto* kept = std::get_if<KeepOut>(&message)) {
@@ -184,8 +179,7 @@ bool HostJob::meet_anew(bool listens_first) {
 
 void HostJob::try_to_reach() {
   if (!kept_out_ || !kept_out_->try_at.expired()) return;
-  const bool is_reached =
-      reaches(kept_out_->message.address, options_.endpoint.port, Deadline::after(kOneTryToReach));
+  const bool is_reached = reaches(kept_out_->message.address, options_.endpoint.port, Deadline::after(kOneTryToReach));
   if (!is_reached && !kept_out_->give_up_at.expired()) {
     kept_out_->try_at = Deadline::after(kTryToReach);
     return;
@@ -239,12 +233,13 @@ void HostJob::run_attempt(const StartRanks& start) {
   try {
     met_.output->ranks().begin_attempt(start.generation, start.first_rank);
     if (options_.make_watch) {
-      watch_ = options_.make_watch(std::chrono::milliseconds(start.tell_hang_after_ms),
-                                   {.recordings = attempt.recordings(),
-                                    .first_rank = first_rank_,
-                                    .output = met_.output->ranks(),
-                                    .host = agent_host_name(),
-                                    .report = [this](HostSight sight) { post_sight(*met_.desk, generation_, std::move(sight)); }});
+      watch_ = options_.make_watch(
+          std::chrono::milliseconds(start.tell_hang_after_ms),
+          {.recordings = attempt.recordings(),
+           .first_rank = first_rank_,
+           .output = met_.output->ranks(),
+           .host = agent_host_name(),
+           .report = [this](HostSight sight) { post_sight(*met_.desk, generation_, std::move(sight)); }});
     }
     run_ranks(attempt, start.wants_counts);
   } catch (const ExecFailed& error) {
@@ -318,7 +313,7 @@ TreeOrder HostJob::serve(std::span<const pollfd> /*ready*/) {
     if (std::holds_alternative<EndRanks>(*message)) return {.kind = TreeOrder::Kind::end};
     if (std::holds_alternative<KillRanks>(*message)) return {.kind = TreeOrder::Kind::kill};
     if (const auto* notice = std::get_if<Notice>(&*message)) {
-      say_here(notice->text);
+      say_on_standard_error(notice->text);
     } else if (std::holds_alternative<TellStatus>(*message)) {
       tell_status();
     } else if (const auto* stacks = std::get_if<TellStacks>(&*message)) {

@@ -85,7 +85,8 @@ class FieldReader {
   }
   void value_name(std::string& value) {
     text(value, kMostValueNameBytes);
-    if (!is_value_name(value)) throw Error(ErrorKind::corrupt_data, std::string(kAgentMessage) + " has no name of a value");
+    if (!is_value_name(value))
+      throw Error(ErrorKind::corrupt_data, std::string(kAgentMessage) + " has no name of a value");
   }
   void real(double& value) { value = std::bit_cast<double>(reader_.u64()); }
   void letter(char& value) {

@@ -71,8 +71,7 @@ void Roll::take_in(TimePoint now) {
 
 void Roll::reach(int host, TimePoint now) {
   HostEntry* const known = entry(host);
-  if (phase_ == Phase::over || known == nullptr || !std::exchange(known->kept_out, false)) return;
-  take_in(now);
+  if (phase_ != Phase::over && known != nullptr && std::exchange(known->kept_out, false)) take_in(now);
 }
 
 void Roll::leave(int host, TimePoint now) {
@@ -81,8 +80,8 @@ void Roll::leave(int host, TimePoint now) {
   known->leaves = true;
   const auto [asked, is_new] = leaves_at_.emplace(host, now);
   if (!is_new && now - asked->second >= kSameAsk) to_kill_.push_back(host);
-  const bool ends = phase_ == Phase::running && (is_seated(host) || host == kFirstHost);
-  if (is_new && ends) end_because(Reason::leaving, now);
+  const bool is_needed = is_seated(host) || host == kFirstHost;
+  if (is_new && is_needed && phase_ == Phase::running) end_because(Reason::leaving, now);
 }
 
 void Roll::lose(int host, const std::string& why, bool silent, TimePoint now) {
@@ -303,11 +302,7 @@ void Roll::part_separated(TimePoint now, std::vector<RollOrder>& orders) {
   if (leaver == nullptr || other == nullptr || leaver->leaves || other->leaves) return;
   leaver->kept_out = true;
   const Seat& seat = *std::ranges::find(seats_, leaver->number, &Seat::host);
-  const std::string why =
-      fmt::format("it and host {} do not reach each other (rank {} has lost rank {}, and that one it), and the first "
-                  "host reaches both; it comes back when it reaches host {}",
-                  other->name, separation->leaver_rank, separation->other_rank, other->name);
-  note_loss({leaver->name, seat.first_rank, seat.ranks, why, true}, now);
+  note_loss({leaver->name, seat.first_rank, seat.ranks, describe(*separation, other->name), true}, now);
   orders.push_back({.kind = RollOrder::Kind::keep_out, .host = leaver->number, .other = other->number});
 }
 

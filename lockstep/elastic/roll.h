@@ -122,7 +122,7 @@ class Roll {
   std::vector<int> to_kill_;                    // hosts that were asked twice
   std::map<std::string, TimePoint> last_lost_;  // by a host's name
   std::string lost_again_;                      // a host, in this attempt
-  std::set<int> seated_;  // hosts that had a place in any attempt
+  std::set<int> seated_;                        // hosts that had a place in any attempt
   Outcome outcome_;
   JobResult result_;
 };

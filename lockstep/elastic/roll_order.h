@@ -22,10 +22,10 @@ struct RollOptions {
 // What the first host is to do.
 struct RollOrder {
   enum class Kind {
-    start,  // the attempt begins on the hosts of `seats`
-    stop,   // a request, with `signal`
-    end,    // as after a failure
-    kill,   // the ranks of `host`, or all
+    start,     // the attempt begins on the hosts of `seats`
+    stop,      // a request, with `signal`
+    end,       // as after a failure
+    kill,      // the ranks of `host`, or all
     dismiss,   // `host` has left
     keep_out,  // `host` until it reaches `other`
     report,    // the attempt is over: see outcome()

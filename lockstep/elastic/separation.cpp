@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <tuple>
 
+#include "lockstep/base/format.h"
+
 namespace lockstep::internal {
 namespace {
 
@@ -62,6 +64,13 @@ std::optional<Separation> find_separation(const Outcome& outcome, const std::vec
   }
   if (worst == nullptr) return std::nullopt;
   return Separation{worst->of->host, worst->lost->host, worst->end->rank, answers(*worst)->end->rank};
+}
+
+std::string describe(const Separation& separation, const std::string& other) {
+  return fmt::format(
+      "it and host {} do not reach each other (rank {} has lost rank {}, and that one it), and the first host reaches "
+      "both; it comes back when it reaches host {}",
+      other, separation.leaver_rank, separation.other_rank, other);
 }
 
 }  // namespace lockstep::internal

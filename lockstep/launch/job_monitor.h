@@ -76,7 +76,7 @@ class JobMonitor {
   void note_failure(const JobEvent& event);
 
   mutable std::mutex mutex_;
-  WatchedJob status_;                    // protected by it
+  WatchedJob status_;                   // protected by it
   std::map<int, RankNumbers> earlier_;  // likewise: by rank, of all attempts before this one
 };
 

@@ -50,9 +50,7 @@ TEST_CASE("of several the one that most others do not reach leaves") {
   CHECK(leaver({{2, 4}, {4, 2}, {3, 6}, {6, 3}}) == 1);
 }
 
-TEST_CASE("the first host stays") {
-  CHECK(leaver({{0, 6}, {6, 0}}) == 3);
-}
+TEST_CASE("the first host stays") { CHECK(leaver({{0, 6}, {6, 0}}) == 3); }
 
 TEST_CASE("a loss that only one side tells of is none, nor is one within a host or beside a failure of its own") {
   CHECK(leaver({{2, 4}, {0, 4}}) == -1);

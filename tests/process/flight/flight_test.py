@@ -245,7 +245,7 @@ class Recordings(unittest.TestCase):
         self.assertTrue(wait_for(lambda: all(process_state(int(pids[rank]))[0] == "S" for rank in "01")))  # they wait
         tree.process.send_signal(signal.SIGINT)
         code, _, error = tree.finish()
-        self.assertEqual(code, 130, error)
+        self.assertEqual(code, 75, error)
         told = self.trace(*self.printed_command(error)[0].split()[1:], "--last", "0")
         self.assertIn("rank 2 is at barrier #3, which it finished", told.stdout)
 

@@ -141,7 +141,7 @@ class HookTest(unittest.TestCase):
             self.assertEqual((loss["cause"]["host"], restart["world_size"]), ("b", 2))
             self.assertTrue(wait_for(lambda: a.output.count("ready") == 6, 30), job.texts())
             a.process.send_signal(signal.SIGINT)
-            self.assertEqual(a.code(), 0, job.texts())
+            self.assertEqual(a.code(), 75, job.texts())
             self.assertEqual([(each["event"], each.get("exit_code")) for each in self.events()[3:]],
                              [("stop", None), ("end", 0)])
 

@@ -88,7 +88,7 @@ class HangTest(Hanging):
             self.assertTrue(wait_for(lambda: len(told()) == 3, 20), text_of(error))
             self.assertIsNone(tree.process.poll())
             tree.process.send_signal(signal.SIGINT)
-            self.assertEqual(tree.finish()[0], 130)
+            self.assertEqual(tree.finish()[0], 75)
             self.assertEqual(tree.wait_until_gone(5), [], "left behind")
             _, second, third = map(int, told())
         self.assertGreaterEqual(third - second, 2)  # after 1, 2 and 4 s

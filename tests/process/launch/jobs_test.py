@@ -165,8 +165,8 @@ class HostsTest(unittest.TestCase):
             else:
                 done = self.within(job.agents["ab".index(how)], "stop", "night")
             self.assertEqual((done.returncode, done.stderr), (0, ""), how)
-            self.assertRegex(done.stdout, r"job \w+ has ended with exit code 0\n")
-            self.assertEqual(job.codes(), [0, 0], job.texts())
+            self.assertRegex(done.stdout, r"job \w+ has ended with exit code 75\n")
+            self.assertEqual(job.codes(), [75, 75], job.texts())
             self.assertEqual(job.agents[0].output.count("saved"), 4, job.texts())
 
 
@@ -183,9 +183,9 @@ class StopTest(unittest.TestCase):
     def test_ranks_save_and_the_end_is_told(self):
         tree, job = self.start("trap 'echo saved; exit 0' INT; echo ready; sleep 1000 & wait")
         done = self.stop(job[:9])
-        self.assertEqual((done.returncode, done.stdout), (0, f"job {job} has ended with exit code 0\n"), done.stderr)
+        self.assertEqual((done.returncode, done.stdout), (0, f"job {job} has ended with exit code 75\n"), done.stderr)
         code, output, error = tree.finish()
-        self.assertEqual((code, output.count("saved")), (0, 2), error)
+        self.assertEqual((code, output.count("saved")), (75, 2), error)
 
     def test_a_rank_that_fails_meanwhile_is_named(self):
         tree, job = self.start("trap 'exit $((RANK * 7))' INT; echo ready; sleep 1000 & wait", "--rdzv-id", "mine")

@@ -504,7 +504,7 @@ class StopTest(LauncherTest):
     def test_a_stop_is_no_failure_and_is_not_restarted(self):
         script = f"trap 'exit 3' TERM; echo ready; {self.LOOP}"
         code, output, error, _ = self.stop(script, "--max-restarts", "3")
-        self.assertEqual((code, output, "restart" in error), (143, "", False), error)
+        self.assertEqual((code, output, "restart" in error), (75, "", False), error)
 
     def test_only_the_ranks_are_told_to_stop_and_not_what_they_have_started(self):
         # The child would end at the signal, and the rank reads from it after that.
@@ -512,12 +512,12 @@ class StopTest(LauncherTest):
                   f"trap 'echo go >&3; wait; exit 0' TERM; echo ready; {self.LOOP}")
         with tempfile.TemporaryDirectory() as folder:
             code, output, error, _ = self.stop(script.replace("$0", folder))
-        self.assertEqual((code, sorted(output.splitlines())), (0, ["[0] child", "[1] child"]), error)
+        self.assertEqual((code, sorted(output.splitlines())), (75, ["[0] child", "[1] child"]), error)
 
     # fault: 50
     def test_who_does_not_stop_in_time_is_killed(self):
         code, _, error, seconds = self.stop(f"trap '' TERM; echo ready; {self.LOOP}", "--stop-grace", "0.3")
-        self.assertEqual(code, 143)
+        self.assertEqual(code, 75)
         self.assertEqual(error.count("did not stop in time and was killed"), 2, error)
         self.assertLess(0.29, seconds)
 

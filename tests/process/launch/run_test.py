@@ -280,7 +280,7 @@ class SignalTest(RunTest):
             started = time.monotonic()
             os.kill(tree.pid, signal.SIGINT)
             code, _, error = tree.finish()
-            self.assertEqual(code, 130)
+            self.assertEqual(code, 75)
             self.assertLess(time.monotonic() - started, 3)
             self.assertEqual(error.count("was killed"), 2, error)
             self.assertEqual(tree.survivors(), [])

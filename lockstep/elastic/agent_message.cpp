@@ -14,8 +14,6 @@ namespace lockstep::internal {
 namespace {
 
 constexpr std::size_t kMostNameBytes = 256;
-constexpr std::size_t kMostTextBytes = std::size_t{4} << 10;
-constexpr std::size_t kMostLines = 64;
 constexpr int kMostPort = 65535;
 constexpr int kMostNumber = 1 << 30;
 constexpr int kMostSignal = 64;

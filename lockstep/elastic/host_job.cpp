@@ -177,17 +177,6 @@ bool HostJob::meet_anew(bool listens_first) {
   return met_.desk != nullptr;
 }
 
-void HostJob::try_to_reach() {
-  if (!kept_out_ || !kept_out_->try_at.expired()) return;
-  const bool is_reached = reaches(kept_out_->message.address, options_.endpoint.port, Deadline::after(kOneTryToReach));
-  if (!is_reached && !kept_out_->give_up_at.expired()) {
-    kept_out_->try_at = Deadline::after(kTryToReach);
-    return;
-  }
-  kept_out_.reset();
-  met_.desk->post(Reached{});
-}
-
 void HostJob::join(const Welcome& welcome) {
   // Another one than the first listens only until that comes.
   if (!met_.is_first || options_.node_rank.value_or(0) == 0) tell_of_joining();

@@ -16,6 +16,8 @@
 namespace lockstep::internal {
 
 inline constexpr std::string_view kAgentMessage = "a message of an agent";
+inline constexpr std::size_t kMostLines = 64;
+inline constexpr std::size_t kMostTextBytes = std::size_t{4} << 10;
 inline constexpr std::uint32_t kMostShare = 1 << 30;
 inline constexpr double kThousand = 1000;
 inline constexpr double kHalf = 0.5;  // to round

@@ -74,7 +74,7 @@ class HookTest(unittest.TestCase):
         tree = self.run_job(self.hook("cat >> {told}"), "trap 'exit 0' INT; echo ready; sleep 100 & wait")
         tree.read_lines(2)
         os.kill(tree.pid, signal.SIGINT)
-        self.assertEqual(tree.finish()[0], 0)
+        self.assertEqual(tree.finish()[0], 75)
         self.assertEqual([(each["event"], each["stopped_by"]) for each in self.events()],
                          [("start", None), ("stop", "SIGINT"), ("end", "SIGINT")])
 
@@ -143,7 +143,7 @@ class HookTest(unittest.TestCase):
             a.process.send_signal(signal.SIGINT)
             self.assertEqual(a.code(), 75, job.texts())
             self.assertEqual([(each["event"], each.get("exit_code")) for each in self.events()[3:]],
-                             [("stop", None), ("end", 0)])
+                             [("stop", None), ("end", 75)])
 
 
 class LogFormatTest(unittest.TestCase):

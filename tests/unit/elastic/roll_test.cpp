@@ -269,7 +269,7 @@ TEST_CASE("a request to stop, and the second") {
   CHECK(stage.orders() == Kinds{Kind::kill});
   stage.end_host(0, 1, true);
   CHECK(stage.orders() == Kinds{Kind::report, Kind::finish});
-  CHECK(stage.roll.result().exit_code == 128 + SIGTERM);
+  CHECK(stage.roll.result().exit_code == kStoppedExitCode);
 }
 
 TEST_CASE("node ranks that cannot be") {

@@ -211,7 +211,7 @@ class LogFormatTest(unittest.TestCase):
         self.assertRegex(error, "^lockstep: 2 ranks on this machine")
 
     def test_hosts_are_named(self):
-        with Job(LOCKSTEP, "--nnodes", "2", "--log-format", "json") as job:
+        with Job(LOCKSTEP, "--nnodes", "2", "--rdzv-id", "night", "--log-format", "json") as job:
             a = job.start("a", "echo on $LOCKSTEP_NODE", "--node-rank", "0")
             b = job.start("b", "echo on $LOCKSTEP_NODE; head -c 60000 /dev/zero | tr '\\0' '\\1' >&2")
             self.assertEqual(job.codes(), [0, 0], job.texts())

@@ -164,8 +164,10 @@ class HostsTest(unittest.TestCase):
                 done = self.outside(job, "stop", "--rdzv-id", "night")
             else:
                 done = self.within(job.agents["ab".index(how)], "stop", "night")
-            self.assertEqual((done.returncode, done.stderr), (0, ""), how)
-            self.assertRegex(done.stdout, r"job \w+ has ended with exit code 75\n")
+            # The launcher is process 1 of its namespace: as it ends, the kernel kills all that are within.
+            if how == "outside" or done.returncode != -signal.SIGKILL:
+                self.assertEqual((done.returncode, done.stderr), (0, ""), how)
+                self.assertRegex(done.stdout, r"job \w+ has ended with exit code 75\n")
             self.assertEqual(job.codes(), [75, 75], job.texts())
             self.assertEqual(job.agents[0].output.count("saved"), 4, job.texts())
 

@@ -168,7 +168,7 @@ void RunParser::add_ends() {
       ->check(CLI::Range(0.1, kMostSeconds));
   option("--shutdown-timeout", to.shutdown_timeout_seconds,
          "Seconds that ranks get from SIGTERM to SIGKILL after a failure (default 5)");
-  run_->add_option("--stop-exit-code", to.run.stop_exit_code,
+  run_->add_option("--stop-exit-code,--stop_exit_code", to.run.stop_exit_code,
                    "Exit code of a job that is asked to stop before its end (default 75: try again later)")
       ->group(all_ ? "More options" : "")
       ->transform(whole_number(0, 255));

@@ -108,7 +108,7 @@ class LeavingTest(unittest.TestCase):
         self.stop(job, "a", "b")
 
     def test_asked_twice_a_host_s_ranks_are_killed(self):
-        deaf = """trap '' TERM INT; echo "rank $RANK of $WORLD_SIZE"; echo "pid $$ of $RANK"
+        deaf = """trap '' TERM INT; echo "rank $RANK of $WORLD_SIZE"; echo "pid $$ of $LOCKSTEP_NODE"
                   while :; do sleep 0.02; done"""
         job = self.running("--stop-grace", "60", program=deaf)
         a, _, c = job.agents
@@ -116,9 +116,9 @@ class LeavingTest(unittest.TestCase):
         self.assertTrue(a.says("host c leaves the job"), job.texts())
         time.sleep(1.1)  # sooner it is the same request
         c.process.send_signal(signal.SIGTERM)
-        pids = {rank: pid for pid, rank in re.findall(r"pid (\d+) of (\d)", a.output)}
-        self.assertTrue(wait_for(lambda: not os.path.exists(f"/proc/{pids['2']}"), 10), job.texts())
-        self.assertTrue(os.path.exists(f"/proc/{pids['1']}"), job.texts())
+        pids = {name: pid for pid, name in re.findall(r"pid (\d+) of (\w)", a.output)}
+        self.assertTrue(wait_for(lambda: not os.path.exists(f"/proc/{pids['c']}"), 10), job.texts())
+        self.assertTrue(os.path.exists(f"/proc/{pids['b']}"), job.texts())
         a.process.send_signal(signal.SIGINT)
         time.sleep(1.1)
         a.process.send_signal(signal.SIGINT)

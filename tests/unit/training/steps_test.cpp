@@ -43,21 +43,20 @@ constexpr std::int64_t kLarge = 1000;  // elements: what the wrapper does per fo
 // what it returns.
 template <class Compute>
 std::pair<std::vector<std::string>, at::Tensor> large_operators_of(const Compute& compute) {
-  static std::vector<std::string>* names;
-  std::vector<std::string> called;
-  names = &called;
+  static thread_local std::vector<std::string> names;  // a callback is a function without state
+  names.clear();
   const auto note = [](const at::RecordFunction& call) -> std::unique_ptr<at::ObserverContext> {
     const auto is_large = [](const c10::IValue& input) {
       return input.isTensor() && input.toTensor().numel() >= kLarge;
     };
-    if (std::ranges::any_of(call.inputs(), is_large)) names->push_back(call.name());
+    if (std::ranges::any_of(call.inputs(), is_large)) names.emplace_back(call.name());
     return nullptr;
   };
   const auto handle = at::addThreadLocalCallback(
       at::RecordFunctionCallback(note).needsInputs(true).scopes({at::RecordScope::FUNCTION}));
   at::Tensor output = compute();
   at::removeCallback(handle);
-  return {std::move(called), std::move(output)};
+  return {names, std::move(output)};
 }
 
 template <class Optimizer, class Options>

@@ -5,11 +5,9 @@ and TrainJob are not in these schemas, so their own fields are compared with a l
 with the schemas. Then the containers' commands run as pods would run them: with their variables, names and /etc/hosts.
 """
 
-import os
 import pathlib
 import re
 import secrets
-import subprocess
 import sys
 import tempfile
 import unittest
@@ -22,6 +20,7 @@ try:
     import kubernetes_validate
 except ImportError:
     kubernetes_validate = None
+from pods import Pods, Unavailable
 
 SKIPPED = 77
 LOCKSTEP = ""
@@ -123,52 +122,24 @@ class Fields(unittest.TestCase):
             self.assertLessEqual(set(mounts), {volume["name"] for volume in pod["volumes"]})
 
 
-# As a pod: a name of its own, an address of its own, and the hosts file that the kubelet writes.
-POD = 'hostname "$0" && mount --bind "$1" /etc/hosts && shift && exec "$@"'
-
-
-class Pods(unittest.TestCase):
+class Commands(unittest.TestCase):
     """The containers' commands, as four pods on one machine."""
 
-    def setUp(self):
-        if os.geteuid() != 0:
-            self.skipTest("it needs root to make namespaces")
-        temporary = tempfile.TemporaryDirectory()
-        self.addCleanup(temporary.cleanup)
-        self.folder = pathlib.Path(temporary.name)
-        (self.folder / "token").write_text(secrets.token_hex(32) + "\n")
-        namespace = f"lkp{secrets.token_hex(3)}"
-        try:
-            subprocess.run(["ip", "netns", "add", namespace], check=True, capture_output=True)
-        except (OSError, subprocess.CalledProcessError) as error:
-            self.skipTest(f"network namespaces cannot be made here: {error}")
-        self.addCleanup(subprocess.run, ["ip", "netns", "delete", namespace], capture_output=True)
-        subprocess.run(["ip", "-n", namespace, "link", "set", "lo", "up"], check=True)
-        self.enter = ["ip", "netns", "exec", namespace, "unshare", "--uts", "--mount", "sh", "-c", POD]
-
-    def run_pods(self, container, names, service, environments):
-        """Each pod has an address of 127.0.1.0/24, and all know all, as by the service."""
-        script = container["args"][0]
-        for old, new in (("--nproc-per-node auto", "--nproc-per-node 1"), ("./train --resume", f"{WORKER} join"),
-                         ("lockstep run", f"{LOCKSTEP} run --no-prefix"), ("/etc/lockstep", str(self.folder))):
-            script = script.replace(old, new)
-        full = f"{service}.default.svc.cluster.local"
-        table = [(f"127.0.1.{number + 1}", f"{name}.{full} {name}.{service}") for number, name in enumerate(names)]
-        pods = []
-        for number, (name, environment) in enumerate(zip(names, environments)):
-            hosts = self.folder / f"hosts-{name}"
-            lines = [f"{address} {each}" + (f" {name}" if own == number else "")
-                     for own, (address, each) in enumerate(table)]
-            hosts.write_text("127.0.0.1 localhost\n" + "".join(line + "\n" for line in lines))
-            mine = script.replace("/tmp/token", str(self.folder / f"token-{name}"))
-            variables = {"PATH": os.environ["PATH"], "HOME": "/nonexistent",
-                         "LOCKSTEP_TOKEN_FILE": str(self.folder / f"token-{name}"), **environment}
-            pods.append(subprocess.Popen([*self.enter, name, str(hosts), *container["command"], mine],
-                                         env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                         stderr=subprocess.PIPE, text=True))
-        said = [pod.communicate(timeout=60) for pod in pods]
-        everything = "".join(output + error for output, error in said)
-        self.assertEqual([pod.returncode for pod in pods], [0] * len(pods), everything)
+    def run_pods(self, container, names, service, environments, token):
+        changes = {"--nproc-per-node auto": "--nproc-per-node 1", "./train --resume": f"{WORKER} join",
+                   "lockstep run": f"{LOCKSTEP} run --no-prefix"}
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                pods = Pods(pathlib.Path(folder), names, service, token)
+            except Unavailable as reason:
+                self.skipTest(str(reason))
+            self.addCleanup(pods.close)
+            logs = [pods.folder / f"log-{name}" for name in names]
+            processes = [pods.start(name, container, changes, environment, log)
+                         for name, environment, log in zip(names, environments, logs)]
+            codes = [process.wait(60) for process in processes]
+            everything = "".join(log.read_text() for log in logs)
+        self.assertEqual(codes, [0] * len(names), everything)
         ranks = sorted(map(int, re.findall(rf"joined as rank (\d+) of {len(names)}\b", everything)))
         self.assertEqual(ranks, list(range(len(names))), everything)
         return everything
@@ -178,7 +149,7 @@ class Pods(unittest.TestCase):
         size = job["spec"]["completions"]
         names = [f"{job['metadata']['name']}-{index}" for index in range(size)]
         said = self.run_pods(job["spec"]["template"]["spec"]["containers"][0], names, service["metadata"]["name"],
-                             [{"JOB_COMPLETION_INDEX": str(index)} for index in range(size)])
+                             [{"JOB_COMPLETION_INDEX": str(index)} for index in range(size)], secrets.token_hex(32))
         self.assertIn("an indexed Job of Kubernetes (JOB_COMPLETION_INDEX) has started this on 4 hosts, which meet at "
                       "train-0.train.default.svc.cluster.local:29500", said)
 
@@ -188,7 +159,7 @@ class Pods(unittest.TestCase):
         size = job["spec"]["completions"]
         names = [f"{jobs['metadata']['name']}-{job['metadata']['name']}-0-{index}" for index in range(size)]
         said = self.run_pods(job["spec"]["template"]["spec"]["containers"][0], names, jobs["metadata"]["name"],
-                             [{"JOB_COMPLETION_INDEX": str(index)} for index in range(size)])
+                             [{"JOB_COMPLETION_INDEX": str(index)} for index in range(size)], secrets.token_hex(32))
         self.assertIn("which meet at train-hosts-0-0.train.default.svc.cluster.local:29500", said)
 
     def test_the_train_job(self):
@@ -196,11 +167,11 @@ class Pods(unittest.TestCase):
         trainer = train["spec"]["trainer"]
         size = trainer["numNodes"]
         names = [f"{train['metadata']['name']}-node-0-{index}" for index in range(size)]
-        token = (self.folder / "token").read_text().strip()
+        token = secrets.token_hex(32)
         said = self.run_pods(trainer, names, "train",
                              [{"JOB_COMPLETION_INDEX": str(index), "PET_NNODES": str(size), "PET_NODE_RANK": str(index),
                                "PET_NPROC_PER_NODE": "1", "PET_MASTER_ADDR": f"{names[0]}.train",
-                               "PET_MASTER_PORT": "29500", "TOKEN": token} for index in range(size)])
+                               "PET_MASTER_PORT": "29500", "TOKEN": token} for index in range(size)], token)
         self.assertIn("4 ranks on 4 hosts: train-node-0-0: rank 0; train-node-0-1: rank 1", said)
 
 

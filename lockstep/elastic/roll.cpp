@@ -262,8 +262,8 @@ void Roll::conclude(TimePoint now, std::vector<RollOrder>& orders) {
   }
   if (!asked_at_) part_separated(now, orders);
   orders.push_back({.kind = RollOrder::Kind::report});
-  const bool by_loss = !outcome_.lost.empty() && !failed_first_;
   if (asked_at_) return finish(exit_code_of(outcome_, options_.stop_exit_code), {}, orders);
+  const bool by_loss = !outcome_.lost.empty() && !failed_first_;
   if (by_loss ? !goes_on_after_loss(orders) : !goes_on_after_failure(orders)) return;
   const bool asked_to_begin_again = reason_ == Reason::newcomer || reason_ == Reason::leaving;
   if (!outcome_.failed() && !(asked_to_begin_again && cut_short)) return finish(0, {}, orders);
@@ -292,17 +292,18 @@ bool Roll::goes_on_after_loss(std::vector<RollOrder>& orders) {
   return false;
 }
 
-// The job goes on without one of two hosts that do not reach each other, if enough are left.
+// Without one of two hosts that do not reach each other the job goes on, if enough are left.
 void Roll::part_separated(TimePoint now, std::vector<RollOrder>& orders) {
   if (!outcome_.lost.empty()) return;
   const auto separation = find_separation(outcome_, seats_);
-  if (!separation || available() <= options_.least) return;
-  HostEntry* const leaver = entry(separation->leaver);
-  const HostEntry* const other = find(separation->other);
+  HostEntry* const leaver = separation ? entry(separation->leaver) : nullptr;
+  const HostEntry* const other = separation ? find(separation->other) : nullptr;
   if (leaver == nullptr || other == nullptr || leaver->leaves || other->leaves) return;
+  outcome_.apart = available() > options_.least ? "" : describe_pair(*separation, leaver->name, other->name);
+  if (!outcome_.apart.empty()) return;
   leaver->kept_out = true;
   const Seat& seat = *std::ranges::find(seats_, leaver->number, &Seat::host);
-  note_loss({leaver->name, seat.first_rank, seat.ranks, describe(*separation, other->name), true}, now);
+  note_loss({leaver->name, seat.first_rank, seat.ranks, describe_leaver(*separation, other->name), true}, now);
   orders.push_back({.kind = RollOrder::Kind::keep_out, .host = leaver->number, .other = other->number});
 }
 
@@ -342,9 +343,8 @@ void Roll::finish(int exit_code, std::string text, std::vector<RollOrder>& order
 }
 
 std::string Roll::waits_for() const {
-  const int missing = options_.least - available();
-  if (phase_ != Phase::gathering || missing <= 0) return {};
-  return fmt::format("{} more host{}", missing, missing == 1 ? "" : "s");
+  const int missing = phase_ == Phase::gathering ? options_.least - available() : 0;
+  return missing <= 0 ? "" : fmt::format("{} more host{}", missing, missing == 1 ? "" : "s");
 }
 
 }  // namespace lockstep::internal

@@ -14,7 +14,7 @@ const Seat* seat_of(const std::vector<Seat>& seats, int rank) {
   return seat == seats.end() ? nullptr : &*seat;
 }
 
-// A rank that failed because it lost one of another host.
+// A rank that failed because it lost one of another host, or never reached it.
 struct Loss {
   const RankEnd* end;
   const Seat* of;
@@ -36,6 +36,11 @@ bool has_own_failure(const Outcome& outcome, const Seat& seat) {
     const bool is_here = end.rank >= seat.first_rank && end.rank < seat.first_rank + seat.ranks;
     return is_here && !end.told_to_stop && !end.failure.text.empty() && end.failure.fault == Fault::own;
   });
+}
+
+std::string evidence(const Separation& separation) {
+  return fmt::format("rank {} has lost rank {}, and that one it, and the first host reaches both",
+                     separation.leaver_rank, separation.other_rank);
 }
 
 }  // namespace
@@ -66,11 +71,14 @@ std::optional<Separation> find_separation(const Outcome& outcome, const std::vec
   return Separation{worst->of->host, worst->lost->host, worst->end->rank, answers(*worst)->end->rank};
 }
 
-std::string describe(const Separation& separation, const std::string& other) {
-  return fmt::format(
-      "it and host {} do not reach each other (rank {} has lost rank {}, and that one it), and the first host reaches "
-      "both; it comes back when it reaches host {}",
-      other, separation.leaver_rank, separation.other_rank, other);
+std::string describe_leaver(const Separation& separation, const std::string& other) {
+  return fmt::format("it and host {} do not reach each other ({}); it comes back when it reaches host {}", other,
+                     evidence(separation), other);
+}
+
+std::string describe_pair(const Separation& separation, const std::string& leaver, const std::string& other) {
+  return fmt::format("hosts {} and {} do not reach each other ({}): look for a route or a firewall between them",
+                     leaver, other, evidence(separation));
 }
 
 }  // namespace lockstep::internal

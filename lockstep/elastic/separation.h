@@ -24,6 +24,8 @@ struct Separation {
 std::optional<Separation> find_separation(const Outcome& outcome, const std::vector<Seat>& seats);
 
 // Why the leaver is lost; `other`: the other host's name.
-std::string describe(const Separation& separation, const std::string& other);
+std::string describe_leaver(const Separation& separation, const std::string& other);
+// Where neither can be left out.
+std::string describe_pair(const Separation& separation, const std::string& leaver, const std::string& other);
 
 }  // namespace lockstep::internal

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdio>
 #include <exception>
+#include <optional>
 #include <utility>
 
 #include "lockstep/adapters/backends.h"
@@ -11,6 +12,7 @@
 #include "lockstep/group/connect.h"
 #include "lockstep/group/stop_agreement.h"
 #include "lockstep/group/uncaught.h"
+#include "lockstep/observe/process_recorder.h"
 #include "lockstep/rendezvous/shared_gpus.h"
 #include "lockstep/store/store_server.h"
 
@@ -119,8 +121,15 @@ World init_process_group(const InitOptions& options) {
   check_gpus(membership, options.shared_gpu, group_options.backend);
   // Behind a launcher's pipe, standard output would reach the user in blocks of 4 KiB.
   if (behind_a_launcher()) std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  ProcessGroup group = connect_group(membership, "world", group_options, deadline);
-  return World(std::move(membership), std::move(group), options.stop_signals);
+  std::optional<ProcessGroup> group;
+  try {
+    group = connect_group(membership, "world", group_options, deadline);
+  } catch (const Error& error) {
+    // Nobody else knows which rank it could not reach.
+    if (is_watched()) process_recorder().memory().note_failed_start(error.kind(), error.detail().peer);
+    throw;
+  }
+  return World(std::move(membership), *std::move(group), options.stop_signals);
 }
 
 }  // namespace lockstep

@@ -114,7 +114,8 @@ Error JoinWatch::cause_of(const Error& error) {
   if (is_over()) return error;
   try {
     const Error told = error_for_peers(me_.name, rank_in_part(me_.rank), error);
-    const Bytes mine = encode_error(Error(told.kind(), told.what(), {.peer = rank_of(told.detail().peer)}));
+    const Bytes mine =
+        encode_error(Error(told.kind(), told.what(), {.rank = me_.rank, .peer = rank_of(told.detail().peer)}));
     const Bytes first = post(mine);
     if (first == mine) return error;
     Error posted = read(first);

@@ -31,6 +31,7 @@ PeerFailure silent_ranks(int rank, const PostedErrors::All& posted, const std::v
 Bytes encode_error(const Error& error) {
   Bytes encoded;
   put_u8(encoded, static_cast<std::uint8_t>(error.kind()));
+  put_u32(encoded, static_cast<std::uint32_t>(error.detail().rank));
   put_u32(encoded, static_cast<std::uint32_t>(error.detail().peer));
   encoded += std::string_view(error.what()).substr(0, kMaxErrorTextBytes);
   return encoded;
@@ -39,9 +40,14 @@ Bytes encode_error(const Error& error) {
 Error decode_error(ByteView encoded, const Origin& origin, int rank, int ranks) {
   WireReader reader(encoded, origin);
   const ErrorKind kind = checked_error_kind(reader.u8(), origin);
+  const int whose = checked_rank_or_none(reader.i32(), ranks, origin);
   const int peer = checked_rank_or_none(reader.i32(), ranks, origin);
   const std::size_t bytes = checked_size(reader.left(), kMaxErrorTextBytes, "length of the text", origin);
-  return Error(kind, std::string(reader.take(bytes)), {.rank = rank, .peer = peer});
+  std::string text(reader.take(bytes));
+  if (kind == ErrorKind::peer_lost && peer == rank && whose >= 0 && whose != rank) {
+    return Error(kind, fmt::format("rank {} has lost this rank: {}", whose, text), {.rank = rank, .peer = whose});
+  }
+  return Error(kind, text, {.rank = rank, .peer = peer});
 }
 
 PostedErrors::PostedErrors(std::shared_ptr<Store> store, const std::string& group, int rank, int size)

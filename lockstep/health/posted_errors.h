@@ -16,10 +16,12 @@
 
 namespace lockstep::internal {
 
-// An error as one rank tells it to others: its kind, the rank that it is about, its text up to kMaxErrorTextBytes.
+// An error as one rank tells it to others: its kind, whose it is, the rank that it is about, its text up to
+// kMaxErrorTextBytes.
 inline constexpr std::size_t kMaxErrorTextBytes = 4000;
 Bytes encode_error(const Error& error);
-// As an error of `rank`, about one of `ranks`. Error{corrupt_data} that names the origin.
+// As an error of `rank`, about one of `ranks`. A rank that another one has lost lives: for itself the error is about
+// that other one. Error{corrupt_data} that names the origin.
 Error decode_error(ByteView encoded, const Origin& origin, int rank, int ranks = kMostRanks);
 
 class PostedErrors {

@@ -46,8 +46,8 @@ FlightNames names_in(const FlightMemory& memory) {
 Position position_of(int rank, const FlightMemory& memory) {
   Position position;
   position.place.rank = rank;
-  std::map<std::string, FlightGroup> newest;  // of the groups with one name
-  for (std::size_t i = 0; i < flight::kGroups; ++i) {
+  std::map<std::string, FlightGroup> newest;            // of the groups with one name
+  for (std::size_t i = 1; i <= flight::kGroups; ++i) {  // in each slot
     FlightGroup group;
     if (read_slot(memory.group(i), group) != flight::SlotState::whole || !is_sound(group)) continue;
     FlightGroup& known = newest[group.name];

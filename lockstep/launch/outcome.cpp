@@ -223,6 +223,7 @@ std::vector<std::string> report(const Outcome& outcome) {
       for (const std::string& line : first->last_error_lines) lines.push_back(fmt::format("  | {}", line));
     }
   }
+  if (!outcome.apart.empty()) lines.push_back(outcome.apart);
   if (!outcome.hang.empty()) lines.push_back(fmt::format("the job hung and was ended: {}", outcome.hang));
   if (outcome.stop_signal != 0) lines.push_back(fmt::format("stopped by {}", signal_name(outcome.stop_signal)));
   for (const RankEnd& end : outcome.ranks) {

@@ -90,6 +90,7 @@ struct Outcome {
   std::string hang = {};  // which ranks waited for which in vain, if the launcher ended them for it
   int hang_blamed = -1;   // the rank that they waited for; -1: none in particular, or not known
   std::vector<LostHost> lost = {};
+  std::string apart = {};              // two hosts that do not reach each other, if neither could be left out
   std::vector<std::string> left = {};  // hosts that were asked to leave while their ranks ran
 
   // The rank whose failure caused the others; null if none failed by itself. In this order of precedence: its own

@@ -86,7 +86,7 @@ std::string text_at(ByteView bytes, std::size_t offset, std::size_t size, const 
   return std::string(text);
 }
 
-// A value's slot is its key modulo the number of slots.
+// A value's slot is its key modulo the number of slots, but for groups and names.
 std::uint64_t key_of(const FlightGroup& group) { return group.number; }
 std::uint64_t key_of(const FlightRecord& record) { return record.number; }
 std::uint64_t key_of(const FlightName& name) { return name.hash; }
@@ -95,6 +95,10 @@ std::uint64_t key_of(const FlightPhase& phase) { return phase.number; }
 template <class Value>
 bool is_place_of(const Value& value, std::size_t slot, std::size_t slots) {
   return key_of(value) % slots == slot;
+}
+template <>
+bool is_place_of(const FlightGroup& group, std::size_t slot, std::size_t /*slots*/) {
+  return flight::group_slot(group.number) == slot;
 }
 template <>
 bool is_place_of(const FlightName& name, std::size_t slot, std::size_t slots) {

@@ -3,7 +3,7 @@
 //   FlightHeader, filled up to kHeaderBytes | kGroups x Slot (FlightGroup) | kSlots x Slot (FlightRecord)
 //     | kNames x Slot (FlightName) | kPhases x Slot (FlightPhase)
 //
-// Operation n lies in slot n mod kSlots, group g in slot g mod kGroups, phase p in slot p mod kPhases, and a name in
+// Operation n lies in slot n mod kSlots, group g in slot group_slot(g), phase p in slot p mod kPhases, and a name in
 // one of FlightName::kPlaces slots from hash mod kNames on. A slot's version is 8 n + 2 step, plus 1 while it is being
 // written; the steps of an operation are issued, running, over. A writer that changes a version from even to odd owns
 // the slot until it makes the version even again. An update that finds another version than it left is dropped: the
@@ -24,10 +24,12 @@
 namespace lockstep::internal::flight {
 
 inline constexpr std::uint64_t kMagic = 0x31484c464b434f4cULL;  // "LOCKFLH1"
-inline constexpr std::uint32_t kVersion = 4;
+inline constexpr std::uint32_t kVersion = 5;
 inline constexpr std::size_t kHeaderBytes = 4096;
 inline constexpr std::size_t kSlots = 1024;
 inline constexpr std::size_t kGroups = 256;
+// Groups count from 1. The first one, which is the world, keeps its slot.
+constexpr std::size_t group_slot(std::uint64_t number) { return number <= 1 ? 0 : 1 + (number - 2) % (kGroups - 1); }
 inline constexpr std::size_t kNames = 512;
 inline constexpr std::size_t kPhases = 1024;
 inline constexpr std::size_t kWords = sizeof(FlightRecord) / sizeof(std::uint64_t);
@@ -67,7 +69,9 @@ struct FlightHeader {
   std::int64_t monotonic_ns;      // ... the monotonic clock showed this
   std::atomic<std::uint64_t> operations;
   std::atomic<std::uint32_t> groups_made;
-  std::uint32_t reserved;
+  // How the world could not be connected: 0, or 1 + the kind in the highest byte, and 1 + the rank that the error
+  // names.
+  std::atomic<std::uint32_t> failed_start;
   char host[64];
   char job[64];
   char ended[256];  // how the process ended; empty: not known

@@ -127,6 +127,19 @@ void FlightMemory::sign() const {
   header.pid.store(::getpid(), std::memory_order_release);
 }
 
+void FlightMemory::note_failed_start(ErrorKind kind, int peer) const {
+  const std::uint32_t first = static_cast<std::uint32_t>(kind) + 1;
+  header().failed_start.store((first << 24U) + static_cast<std::uint32_t>(peer + 1), std::memory_order_release);
+}
+
+std::optional<FlightFailure> FlightMemory::failed_start() const {
+  const std::uint32_t failed = header().failed_start.load(std::memory_order_acquire);
+  const std::uint32_t kind = failed >> 24U;
+  if (kind == 0 || kind - 1 > static_cast<std::uint32_t>(ErrorKind::internal)) return std::nullopt;
+  const int peer = static_cast<int>(failed & 0xFFFFFFU) - 1;
+  return FlightFailure{static_cast<ErrorKind>(kind - 1), peer, peer >= 0 && peer == header().rank};
+}
+
 std::optional<FlightFailure> FlightMemory::last_failure() const {
   FlightRecord last;
   for (std::uint64_t number = 0; number < flight::kSlots; ++number) {
@@ -136,6 +149,7 @@ std::optional<FlightFailure> FlightMemory::last_failure() const {
     const auto end = [](const FlightRecord& each) { return std::pair(each.finished_ns, each.number); };
     if (over && end(record) > end(last)) last = record;
   }
+  if (last.finished_ns == 0) return failed_start();
   if (last.state != FlightState::failed || last.error == 0) return std::nullopt;
   FlightFailure failure{.kind = static_cast<ErrorKind>(last.error - 1)};
   FlightGroup group_of_it;

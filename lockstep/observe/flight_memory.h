@@ -21,7 +21,7 @@ struct FlightIdentity {
   std::string job_id = {};
 };
 
-// How the last operation that ended has failed.
+// How the last operation that ended has failed, or else the start.
 struct FlightFailure {
   ErrorKind kind = ErrorKind::internal;
   int peer = -1;        // the rank of the job that the error names; -1: unknown
@@ -46,7 +46,7 @@ class FlightMemory {
   ~FlightMemory();
 
   flight::FlightHeader& header() const { return *reinterpret_cast<flight::FlightHeader*>(data_); }
-  flight::Slot& group(std::uint64_t number) const { return at(flight::kGroupsOffset, number % flight::kGroups); }
+  flight::Slot& group(std::uint64_t number) const { return at(flight::kGroupsOffset, flight::group_slot(number)); }
   flight::Slot& slot(std::uint64_t number) const { return at(flight::kSlotsOffset, number % flight::kSlots); }
   flight::Slot& name(std::uint64_t hash) const { return at(flight::kNamesOffset, hash % flight::kNames); }
   flight::Slot& phase(std::uint64_t number) const { return at(flight::kPhasesOffset, number % flight::kPhases); }
@@ -58,7 +58,9 @@ class FlightMemory {
   void sign() const;
   // Whether a process has done so.
   bool is_signed() const { return header().pid.load(std::memory_order_acquire) != 0; }
-  // Nothing if the last operation that ended succeeded, or no operation has ended.
+  // The ranks' group could not be connected. peer: that the error names, or -1.
+  void note_failed_start(ErrorKind kind, int peer) const;
+  // Nothing if the last operation that ended succeeded, or none has ended and the start has not failed.
   std::optional<FlightFailure> last_failure() const;
   // Writes a copy to a file (mode 0600), with how the process ended. Errors as AtomicFile's.
   void save(const std::string& path, std::string_view ended) const;
@@ -67,6 +69,7 @@ class FlightMemory {
   FlightMemory(UniqueFd fd, std::byte* data, std::size_t bytes) : fd_(std::move(fd)), data_(data), bytes_(bytes) {}
   static FlightMemory map(UniqueFd fd, std::size_t bytes, const std::string& what);
   void format(const FlightIdentity& identity) const;
+  std::optional<FlightFailure> failed_start() const;
   flight::Slot& at(std::size_t offset, std::size_t index) const {
     return reinterpret_cast<flight::Slot*>(data_ + offset)[index];
   }

@@ -259,9 +259,10 @@ void SharedLinks::take_control(int from, ByteView bytes) {
   switch (message.kind) {
     case ControlKind::abort:
       if (group.is_open) {
-        // Told to all once more: who leaves because of it must not be heard of before it.
+        // Told to all once more, as it came: who leaves because of it must not be heard of before it.
         tell_abort(group,
-                   decode_abort(message, group.rank_of(from), group.rank, static_cast<int>(group.by_rank.size())));
+                   decode_abort(message, group.rank_of(from), group.rank, static_cast<int>(group.by_rank.size())),
+                   Bytes(bytes));
       } else if (!group.early_abort) {
         group.early_abort.emplace(from, bytes);
       }
@@ -289,9 +290,13 @@ bool SharedLinks::end(GroupLinks& group, const Error& error) {
 }
 
 void SharedLinks::tell_abort(GroupLinks& group, const Error& error) {
+  tell_abort(group, error, encode_abort(group.id, error));
+}
+
+void SharedLinks::tell_abort(GroupLinks& group, const Error& error, const Bytes& encoded) {
   if (!end(group, error)) return;
   for (const GroupStream* stream : group.by_rank) {
-    if (stream != nullptr) send_control(stream->peer, encode_abort(group.id, error));
+    if (stream != nullptr) send_control(stream->peer, encoded);
   }
 }
 

@@ -35,6 +35,8 @@ constexpr Duration kLookPeriod = std::chrono::milliseconds(50);
 constexpr Duration kStoreLook = std::chrono::seconds(1);
 constexpr Duration kConnectLook = std::chrono::seconds(3);
 constexpr Duration kRetryPause = std::chrono::milliseconds(5);
+// Who waits for others to connect waits so much longer than they try, and hears from them why they cannot.
+constexpr Duration kPatience = std::chrono::seconds(2);
 
 void set_tcp_option(int fd, int option, int value) {
   if (::setsockopt(fd, IPPROTO_TCP, option, &value, sizeof value) != 0) {
@@ -129,7 +131,8 @@ class Connector {
     try {
       for (std::uint32_t number = 0; number <= link(peer).data.size(); ++number) connect(peer, number, endpoint);
     } catch (const Error& error) {
-      throw Error(error.kind(),
+      // It has come, and does not answer: its host is not reached.
+      throw Error(error.kind() == ErrorKind::timeout ? ErrorKind::peer_lost : error.kind(),
                   fmt::format("mesh '{}': rank {} cannot connect to {} at {}: {}{}", settings_.name, settings_.rank,
                               settings_.name_of(peer), to_string(endpoint), error.what(), settings_.about(peer)),
                   {.rank = settings_.rank, .peer = peer});
@@ -173,14 +176,14 @@ class Connector {
   void accept_all(Acceptor& acceptor) {
     LongWait long_wait;
     while (!unconnected_ranks().empty()) {
-      auto arrival = acceptor.next(std::min(deadline_, Deadline::after(kLookPeriod)));
+      auto arrival = acceptor.next(Deadline::after(kLookPeriod));
       if (mismatch_) throw Error(*mismatch_);
       if (arrival) {
         take(*arrival);
         continue;
       }
       settings_.check_alive();
-      if (deadline_.expired()) throw timeout(unconnected_ranks(), "have not connected");
+      if (patient_deadline_.expired()) throw timeout(unconnected_ranks(), "have not connected");
       if (const auto waited = long_wait.due()) tell(*waited, unconnected_ranks(), "to connect");
     }
   }
@@ -225,7 +228,7 @@ class Connector {
       if (auto arrival = acceptor.next(Deadline::at(steady_clock().now()))) {
         if (take(*arrival) == kControl) tell_connected(arrival->peer.rank);
       }
-      if (deadline_.expired()) throw timeout(missing, "are not connected to all others");
+      if (patient_deadline_.expired()) throw timeout(missing, "are not connected to all others");
       if (const auto waited = long_wait.due()) tell(*waited, missing, "to be connected to all others");
     }
   }
@@ -240,8 +243,7 @@ class Connector {
   bool take_connected(std::vector<int>& missing) {
     std::vector<pollfd> polled;
     for (const int peer : missing) polled.push_back({link(peer).control.get(), POLLIN, 0});
-    const Deadline soon = std::min(deadline_, Deadline::after(kLookPeriod));
-    if (::poll(polled.data(), polled.size(), soon.poll_timeout_ms()) <= 0) return false;
+    if (::poll(polled.data(), polled.size(), Deadline::after(kLookPeriod).poll_timeout_ms()) <= 0) return false;
     const std::vector<int> before = std::exchange(missing, {});
     for (std::size_t i = 0; i < before.size(); ++i) {
       if (polled[i].revents == 0) {
@@ -250,7 +252,7 @@ class Connector {
       }
       std::optional<Error> abort;
       exchange(before[i], [&](int fd) {
-        const Bytes bytes = recv_frame(fd, kMaxControlBytes, deadline_);
+        const Bytes bytes = recv_frame(fd, kMaxControlBytes, patient_deadline_);
         const ControlMessage message = decode_control(bytes, before[i]);
         if (message.kind == ControlKind::abort) {
           abort = decode_abort(message, before[i], settings_.rank, settings_.size);
@@ -322,6 +324,8 @@ class Connector {
   const TcpMeshSettings& settings_;
   Store& store_;
   const Deadline deadline_;
+  const Deadline patient_deadline_ =
+      deadline_.is_never() ? deadline_ : Deadline::after(deadline_.remaining() + kPatience);
   std::vector<TcpLink> links_;
   std::optional<Error> mismatch_;
 };

@@ -43,7 +43,9 @@ void TcpPeer::read_control(const std::function<void(ByteView)>& take) {
     if (count < 0) {
       if (errno == EINTR) continue;
       if (errno == EAGAIN || errno == EWOULDBLOCK) return;
-      const bool is_silent = errno == ETIMEDOUT || errno == EHOSTUNREACH || errno == ENETUNREACH;
+      // What the last route said, if one did: none, a blackhole (EINVAL), prohibited (EACCES).
+      const bool is_silent =
+          errno == ETIMEDOUT || errno == EHOSTUNREACH || errno == ENETUNREACH || errno == EINVAL || errno == EACCES;
       why = is_silent ? fmt::format("its host has not answered for {} s (LOCKSTEP_HOST_TIMEOUT)", seconds(host_timeout))
                       : std::strerror(errno);
       return;

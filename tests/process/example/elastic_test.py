@@ -85,7 +85,7 @@ class ElasticTest(unittest.TestCase):
             self.wait_for_step("stopped", 20)
             os.kill(tree.pid, signal.SIGTERM)
             code, output, error = tree.finish(60)
-        self.assertEqual(code, 0, output + error)
+        self.assertEqual(code, 75, output + error)
         step = int(re.search(r"stopped after step (\d+); the next start goes on\n", output)[1])
         self.assertEqual(self.steps("stopped")[-1], step)
         self.assertEqual(output.count("RESTART_COUNT"), 1)

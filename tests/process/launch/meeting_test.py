@@ -7,7 +7,7 @@ import sys
 import unittest
 
 from agents import Job
-from network_test import Switch, ip
+from switch import Switch, ip
 
 LOCKSTEP = ""
 HELLO = ""
@@ -15,7 +15,7 @@ HELLO = ""
 
 class MeetingTest(unittest.TestCase):
     def setUp(self):
-        self.switch = Switch()
+        self.switch = Switch("abcd")
         self.switch.__enter__()
         self.addCleanup(self.switch.__exit__)
 
@@ -126,7 +126,7 @@ if __name__ == "__main__":
     LOCKSTEP = sys.argv[1]
     HELLO = sys.argv[2] if len(sys.argv) > 2 and os.path.exists(sys.argv[2]) else ""
     try:
-        with Switch():
+        with Switch("ab"):
             pass
     except (OSError, subprocess.CalledProcessError) as error:
         print(f"skipped: no network namespaces can be made here ({error})")

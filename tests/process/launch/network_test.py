@@ -2,76 +2,29 @@
 
 import os
 import re
-import secrets
 import subprocess
 import sys
 import time
 import unittest
 
 from agents import Job
+from switch import Switch
 
 LOCKSTEP = ""
 HELLO = ""
 HOSTS = "abcd"
-
-
-def ip(*arguments):
-    subprocess.run(["ip", *arguments], check=True, capture_output=True)
-
-
-class Switch:
-    """A namespace with a bridge, to which each host has a cable."""
-
-    def __init__(self):
-        tag = secrets.token_hex(2)
-        self.bridge = f"lke{tag}s"
-        self.hosts = {host: f"lke{tag}{host}" for host in HOSTS}
-        self.addresses = {host: f"10.213.9.{index + 1}" for index, host in enumerate(HOSTS)}
-
-    def __enter__(self):
-        try:
-            ip("netns", "add", self.bridge)
-            ip("-n", self.bridge, "link", "add", "switch", "type", "bridge")
-            ip("-n", self.bridge, "link", "set", "switch", "up")
-            for host, name in self.hosts.items():
-                ip("netns", "add", name)
-                ip("-n", name, "link", "add", "cable", "type", "veth", "peer", "name", f"to_{host}", "netns",
-                   self.bridge)
-                ip("-n", name, "address", "add", f"{self.addresses[host]}/24", "dev", "cable")
-                ip("-n", name, "link", "set", "lo", "up")
-                ip("-n", name, "link", "set", "cable", "up")
-                ip("-n", self.bridge, "link", "set", f"to_{host}", "master", "switch")
-                ip("-n", self.bridge, "link", "set", f"to_{host}", "up")
-        except (OSError, subprocess.CalledProcessError):
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *_):
-        for name in [self.bridge, *self.hosts.values()]:
-            subprocess.run(["ip", "netns", "delete", name], capture_output=True, check=False)
-
-    def command(self, host):
-        return ["ip", "netns", "exec", self.hosts[host[0]]]
-
-    def cut(self, host):
-        ip("-n", self.bridge, "link", "set", f"to_{host}", "down")
-
-    def mend(self, host):
-        ip("-n", self.bridge, "link", "set", f"to_{host}", "up")
-
-
 FOREVER = 'echo "rank $RANK of $WORLD_SIZE pid $$"; exec sleep 1000'
 
 
 class NetworkTest(unittest.TestCase):
     def setUp(self):
-        self.switch = Switch()
+        self.switch = Switch(HOSTS)
         self.switch.__enter__()
         self.addCleanup(self.switch.__exit__)
 
     def job(self, *options):
-        job = Job(LOCKSTEP, *options, endpoint=f"{self.switch.addresses['a']}:29400", wrap=self.switch.command)
+        job = Job(LOCKSTEP, *options, endpoint=f"{self.switch.addresses['a']}:29400",
+                  wrap=lambda host: self.switch.command(host[0]))
         self.addCleanup(job.__exit__)
         return job
 
@@ -135,7 +88,7 @@ class NetworkTest(unittest.TestCase):
             path = os.path.join(job.folder.name, f"hosts_{host}")
             with open(path, "w", encoding="ascii") as file:
                 file.write(f"127.0.0.1 localhost\n{address} lockstep-host-a\n")
-        job.wrap = lambda host: [*self.switch.command(host), "unshare", "-m", "sh", "-c",
+        job.wrap = lambda host: [*self.switch.command(host[0]), "unshare", "-m", "sh", "-c",
                                  f'mount --bind {job.folder.name}/hosts_{host[0]} /etc/hosts && exec "$@"', "sh"]
         first = job.start("a", "echo $LOCKSTEP_STORE", ranks=1)
         job.start("b", "echo $LOCKSTEP_STORE", ranks=1)
@@ -155,7 +108,7 @@ if __name__ == "__main__":
     LOCKSTEP = sys.argv[1]
     HELLO = sys.argv[2] if len(sys.argv) > 2 and os.path.exists(sys.argv[2]) else ""
     try:
-        with Switch():
+        with Switch(HOSTS):
             pass
     except (OSError, subprocess.CalledProcessError) as error:
         print(f"skipped: no network namespaces can be made here ({error})")

@@ -15,9 +15,9 @@ import time
 import unittest
 
 from agents import Job
-from network_test import Switch
 from processes import Tree, percentile, rank_process, wait_for
 from shared_memory import own_shared_memory, shared_memory
+from switch import Switch
 
 LOCKSTEP = ""
 WORKER = ""
@@ -242,30 +242,78 @@ class Hosts(FaultsTest):
 class Cables(FaultsTest):
     limit = ACROSS
 
-    # fault: 16
-    def test_a_cable_is_cut(self):
+    def setUp(self):
+        super().setUp()
         try:
-            with Switch():
+            with Switch("ab"):
                 pass
         except (OSError, subprocess.CalledProcessError) as error:
             self.skipTest(f"no network namespaces can be made here ({error})")
 
+    def start(self, switch, *options, **variables):
+        """A job of three hosts."""
+        variables = [f"{name}={value}" for name, value in variables.items()]
+        job = Job(LOCKSTEP, *options, endpoint=f"{switch.addresses['a']}:29400",
+                  wrap=lambda host: [*switch.command(host), "env", *variables])
+        self.addCleanup(job.__exit__)
+        for host in "abc":
+            job.start(host, [WORKER, FOREVER], ranks=1)
+        self.assertTrue(job.agents[0].says("3 ranks on 3 hosts", 30), job.texts())
+        return job
+
+    # fault: 16
+    def test_a_cable_is_cut(self):
         def fault():
-            with Switch() as switch:
-                job = Job(LOCKSTEP, "--nnodes", "3", endpoint=f"{switch.addresses['a']}:29400", wrap=switch.command)
-                self.addCleanup(job.__exit__)
-                agents = [job.start(host, [WORKER, FOREVER], ranks=1) for host in "abc"]
-                self.assertTrue(agents[0].says("3 ranks on 3 hosts", 30), job.texts())
+            with Switch("abc") as switch:
+                job = self.start(switch, "--nnodes", "3")
                 self.pause(2.5)
                 host = self.random.choice("bc")
                 cut = time.monotonic()
                 switch.cut(host)
-                self.assertTrue(agents[0].says("is lost: nothing has come from its agent for 2.5 s"), job.texts())
+                first = job.agents[0]
+                self.assertTrue(first.says("is lost: nothing has come from its agent for 2.5 s"), job.texts())
                 self.noticed(cut, job.texts())
                 self.assertEqual(job.codes(), [3, 3, 3], job.texts())
-                self.assertEqual(re.findall(r"host (\w+) \(rank \d\) is lost", agents[0].error), [host], job.texts())
+                self.assertEqual(re.findall(r"host (\w+) \(rank \d\) is lost", first.error), [host], job.texts())
                 self.assertEqual(job.left(2), [], job.texts())
         self.strike(fault)
+
+    def expect_apart_and_together(self, job, switch):
+        """b and c do not reach each other: one of them goes, and comes back once they do."""
+        first = job.agents[0]
+        ranks = {host: int(rank) for host, rank in re.findall(r"\b([abc]): rank (\d)", first.error)}
+        leaver, stays = sorted("bc", key=lambda host: ranks[host], reverse=True)
+        self.assertTrue(first.says(f"and host {stays} do not reach each other"), job.texts())
+        noticed = time.monotonic()
+        self.assertEqual(re.findall(r"host (\w) \(rank \d\) is lost", first.error), [leaver], job.texts())
+        self.assertTrue(first.says("begins again with 2 ranks on 2 hosts"), job.texts())
+        switch.unite("b", "c")
+        self.assertTrue(first.says(f"host {leaver} reaches all others again"), job.texts())
+        self.assertTrue(first.says("begins again with 3 ranks on 3 hosts"), job.texts())
+        first.process.send_signal(signal.SIGINT)
+        self.assertEqual(job.codes(), [75] * 3, job.texts())
+        self.assertEqual(job.left(2), [], job.texts())
+        return noticed
+
+    # fault: 17
+    def test_two_hosts_do_not_reach_each_other(self):
+        def fault():
+            with Switch("abc") as switch:
+                job = self.start(switch, "--nnodes", "2:3", "--rdzv-conf", "last_call_timeout=1")
+                for rank in range(3):
+                    self.assertTrue(job.agents[0].says(f"[{rank}] joined", stream="out"), job.texts())
+                self.pause(2.5)
+                apart = time.monotonic()
+                switch.separate("b", "c")
+                self.noticed(apart, job.texts(), self.expect_apart_and_together(job, switch))
+        self.strike(fault)
+
+    # fault: 17
+    def test_two_hosts_have_never_reached_each_other(self):
+        with Switch("abc") as switch:
+            switch.separate("b", "c")
+            job = self.start(switch, "--nnodes", "2:3", "--rdzv-conf", "last_call_timeout=1", TEST_JOIN_MS="6000")
+            self.expect_apart_and_together(job, switch)
 
 
 if __name__ == "__main__":

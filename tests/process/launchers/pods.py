@@ -1,17 +1,17 @@
 """Pods of Kubernetes on one machine, and the controller of an indexed Job: Pods(...), IndexedJob(...).
 
-A pod is a process in a network namespace of its own, with its own address, host name, /etc/hosts and /dev/shm.
+A pod is a process on a host of a switch, with its own address, host name, /etc/hosts and /dev/shm.
 """
 
 import os
 import pathlib
-import secrets
 import signal
 import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "launch"))
 from processes import wait_for  # noqa: E402
+from switch import Switch  # noqa: E402
 
 # As a pod: a name and a memory of its own, and the hosts file that the kubelet writes.
 POD = 'hostname "$0" && mount --bind "$1" /etc/hosts && mount -t tmpfs shm /dev/shm && shift && exec "$@"'
@@ -21,10 +21,6 @@ class Unavailable(Exception):
     """Pods cannot be made here."""
 
 
-def ip(*arguments):
-    subprocess.run(["ip", *arguments], check=True, capture_output=True)
-
-
 class Pods:
     """What the pods of one service share: a network, a secret and, as by the service, each other's addresses."""
 
@@ -32,44 +28,30 @@ class Pods:
         if os.geteuid() != 0:
             raise Unavailable("it needs root to make namespaces")
         self.folder, self.names, self.service = folder, names, service
-        (folder / "token").write_text(f"{token}\n")
-        tag = f"lkp{secrets.token_hex(3)}"
-        self.switch, self.namespaces = tag, {name: f"{tag}n{number}" for number, name in enumerate(names)}
-        self.addresses = {}
         self.processes = []
+        (folder / "token").write_text(f"{token}\n")
+        self.switch = Switch(names)
         try:
-            ip("netns", "add", self.switch)
-            ip("-n", self.switch, "link", "add", "bridge", "type", "bridge")
-            ip("-n", self.switch, "link", "set", "bridge", "up")
-            for number, (name, namespace) in enumerate(self.namespaces.items()):
-                ip("netns", "add", namespace)
-                ip("-n", namespace, "link", "set", "lo", "up")
-                ip("-n", self.switch, "link", "add", f"pod{number}", "type", "veth", "peer", "eth0", "netns", namespace)
-                ip("-n", self.switch, "link", "set", f"pod{number}", "master", "bridge", "up")
-                ip("-n", namespace, "link", "set", "eth0", "up")
-                self.move(name, 0)
+            self.switch.__enter__()
         except (OSError, subprocess.CalledProcessError) as error:
-            self.close()
             raise Unavailable(f"network namespaces cannot be made here: {error}") from error
+        for name in names:
+            self.move(name, 0)
 
     def close(self):
         for process in self.processes:
             if process.poll() is None:
                 process.kill()
             process.wait()
-        for namespace in (self.switch, *self.namespaces.values()):
-            subprocess.run(["ip", "netns", "delete", namespace], capture_output=True)
+        self.switch.__exit__()
 
     def move(self, name, turn):
         """Gives a pod an address: each time another one, and all know it."""
-        address = f"10.213.9.{10 * (turn + 1) + self.names.index(name)}"
-        ip("-n", self.namespaces[name], "address", "flush", "dev", "eth0", "scope", "global")
-        ip("-n", self.namespaces[name], "address", "add", f"{address}/24", "dev", "eth0")
-        self.addresses[name] = address
+        self.switch.move(name, f"10.213.9.{10 * (turn + 1) + self.names.index(name)}")
         full = f"{self.service}.default.svc.cluster.local"
         for own in self.names:
             lines = [f"{address} {other}.{full} {other}.{self.service}" + (f" {other}" if other == own else "")
-                     for other, address in self.addresses.items()]
+                     for other, address in self.switch.addresses.items()]
             # In place, since it is mounted, and of the same length at once, since it is read meanwhile.
             descriptor = os.open(self.folder / f"hosts-{own}", os.O_CREAT | os.O_WRONLY, 0o644)
             os.write(descriptor, ("127.0.0.1 localhost\n" + "".join(f"{line}\n" for line in lines)).encode())
@@ -81,8 +63,8 @@ class Pods:
         token = str(self.folder / f"token-{name}")
         for old, new in {**changes, "/etc/lockstep": str(self.folder), "/tmp/token": token}.items():
             script = script.replace(old, new)
-        variables = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "LOCKSTEP_TOKEN_FILE": token, **environment}
-        command = ["ip", "netns", "exec", self.namespaces[name], "unshare", "--uts", "--mount", "sh", "-c", POD, name,
+        variables = {"PATH": os.environ["PATH"], "HOME": str(self.folder), "LOCKSTEP_TOKEN_FILE": token, **environment}
+        command = [*self.switch.command(name), "unshare", "--uts", "--mount", "sh", "-c", POD, name,
                    str(self.folder / f"hosts-{name}"), *container["command"], script]
         with open(out, "ab") as file:
             process = subprocess.Popen(command, env=variables, stdin=subprocess.DEVNULL, stdout=file, stderr=file)

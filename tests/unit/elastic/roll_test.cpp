@@ -59,6 +59,16 @@ struct Stage {
 using Kind = RollOrder::Kind;
 using Kinds = std::vector<RollOrder::Kind>;
 
+// The only rank of the host ends since it has lost another one.
+void lose(Stage& stage, int rank, int blamed) {
+  RankEnd end;
+  end.rank = rank;
+  end.status.code = 1;
+  end.failure = {.text = "exited", .fault = Fault::consequence, .blamed = blamed};
+  stage.roll.rank_ended(rank, stage.roll.generation(), end, stage.now);
+  stage.roll.host_done(rank, stage.roll.generation(), stage.now);
+}
+
 }  // namespace
 
 TEST_CASE("a job begins with all hosts and ends well") {
@@ -231,21 +241,26 @@ TEST_CASE("a host that is lost again within the interval costs a restart") {
   }
 }
 
+TEST_CASE("two hosts that do not reach each other are named where neither can be left out") {
+  Stage stage({.least = 3, .most = 3});
+  for (int host = 0; host < 3; ++host) stage.come(host, 1);
+  stage.orders();
+  lose(stage, 1, 2);
+  lose(stage, 2, 1);
+  lose(stage, 0, 2);
+  CHECK(stage.orders() == Kinds{Kind::report, Kind::finish});
+  CHECK(stage.roll.outcome().apart ==
+        "hosts h2 and h1 do not reach each other (rank 2 has lost rank 1, and that one it, and the first host reaches "
+        "both): look for a route or a firewall between them");
+}
+
 TEST_CASE("of two hosts that do not reach each other one is kept out until they do") {
   Stage stage({.least = 1, .most = 3});
   for (int host = 0; host < 3; ++host) stage.come(host, 1);
   stage.orders();
-  const auto lose = [&](int rank, int blamed) {
-    RankEnd end;
-    end.rank = rank;
-    end.status.code = 1;
-    end.failure = {.text = "exited", .fault = Fault::consequence, .blamed = blamed};
-    stage.roll.rank_ended(rank, stage.roll.generation(), end, stage.now);
-    stage.roll.host_done(rank, stage.roll.generation(), stage.now);
-  };
-  lose(1, 2);
-  lose(2, 1);
-  lose(0, 2);
+  lose(stage, 1, 2);
+  lose(stage, 2, 1);
+  lose(stage, 0, 2);
   CHECK(stage.orders() == Kinds{Kind::keep_out, Kind::report, Kind::start});
   CHECK(stage.roll.seats().size() == 2);
   CHECK(stage.roll.hosts().size() == 3);

@@ -84,10 +84,13 @@ TEST_CASE("an error of one's own stays, and the others hear of it") {
 
 TEST_CASE("a posted error counts ranks as those do who join, not as the part that is being connected") {
   const Watches watches;
-  JoinWatch first = watches.of(3), second = watches.of(1);
+  JoinWatch first = watches.of(3), lost_one = watches.of(1), second = watches.of(2);
   first.set_ranks({3, 1});
   first.cause_of(lost(1));
   CHECK(second.cause_of(lost(0)).detail().peer == 1);
+  const Error own = lost_one.cause_of(lost(0));
+  CHECK_ERROR(own, ErrorKind::peer_lost, "rank 3 has lost this rank: ");
+  CHECK(own.detail().peer == 3);
 }
 
 TEST_CASE("what is found after all have met is nobody else's cause") {

@@ -32,6 +32,27 @@ TEST_CASE("an error travels with its kind, the rank that it is about, and its te
               "rank 1's an error: the kind of error is 99");
   CHECK_ERROR(decode(Error(ErrorKind::aborted, "why", {.peer = -2})), ErrorKind::corrupt_data, "the rank is -2");
   CHECK_ERROR(decode(Error(ErrorKind::aborted, "why", {.peer = 4})), ErrorKind::corrupt_data, "the rank is 4");
+  CHECK_ERROR(decode(Error(ErrorKind::aborted, "why", {.rank = 4})), ErrorKind::corrupt_data, "the rank is 4");
+}
+
+TEST_CASE("for a rank that another one has lost, the error is about that other one") {
+  const Error lost(ErrorKind::peer_lost, "rank 2 was lost", {.rank = 1, .peer = 2});
+  const Error own = decode_error(encode_error(lost), "an error", 2);
+  CHECK_ERROR(own, ErrorKind::peer_lost, "rank 1 has lost this rank: rank 2 was lost");
+  CHECK(own.detail().rank == 2);
+  CHECK(own.detail().peer == 1);
+  CHECK(decode_error(encode_error(lost), "an error", 0).detail().peer == 2);
+  // What a store says of a rank whose connection has ended, and a rank of itself.
+  CHECK(decode_error(encode_error(Error(ErrorKind::peer_lost, "it has ended", {.peer = 2})), "an error", 2)
+            .detail()
+            .peer == 2);
+  CHECK(decode_error(encode_error(Error(ErrorKind::peer_lost, "me", {.rank = 2, .peer = 2})), "an error", 2)
+            .detail()
+            .peer == 2);
+  // It lives and does not take part.
+  CHECK(decode_error(encode_error(Error(ErrorKind::timeout, "late", {.rank = 1, .peer = 2})), "an error", 2)
+            .detail()
+            .peer == 2);
 }
 
 TEST_CASE("all ranks read what one has posted, and missing ranks are not waited for beyond the deadline") {

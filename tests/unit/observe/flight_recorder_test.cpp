@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "lockstep/base/checked.h"
 #include "lockstep/base/error.h"
 #include "tests/support/expect_error.h"
 
@@ -216,6 +217,13 @@ TEST_CASE("a launcher reads how the operation that ended last failed, and whom i
   const FlightLog world(recorder, "world", 1, 4);
   const FlightLog part(recorder, "world/part", 0, 2);
   CHECK_FALSE(memory.last_failure());
+  memory.note_failed_start(ErrorKind::timeout, -1);
+  REQUIRE(memory.last_failure());
+  CHECK(memory.last_failure()->kind == ErrorKind::timeout);
+  CHECK(memory.last_failure()->peer == -1);
+  memory.note_failed_start(ErrorKind::peer_lost, kMostRanks - 1);
+  CHECK(memory.last_failure()->kind == ErrorKind::peer_lost);
+  CHECK(memory.last_failure()->peer == kMostRanks - 1);
 
   FlightTicket done = world.start(record_of("barrier", 1));
   world.finish(done);
@@ -228,6 +236,8 @@ TEST_CASE("a launcher reads how the operation that ended last failed, and whom i
   CHECK(memory.last_failure()->kind == ErrorKind::peer_lost);
   CHECK(memory.last_failure()->peer == 2);
   CHECK_FALSE(memory.last_failure()->is_own);
+  for (std::uint64_t number = 0; number < 3 * flight::kGroups; ++number) recorder.add_group("world/more", 0, 2);
+  CHECK(memory.last_failure()->peer == 2);
 
   // Ranks of a part of the job have other numbers; which they are in the job is not recorded.
   FlightTicket in_part = part.start(record_of("broadcast", 1));

@@ -259,10 +259,9 @@ void SharedLinks::take_control(int from, ByteView bytes) {
   switch (message.kind) {
     case ControlKind::abort:
       if (group.is_open) {
+        const int size = static_cast<int>(group.by_rank.size());
         // Told to all once more, as it came: who leaves because of it must not be heard of before it.
-        tell_abort(group,
-                   decode_abort(message, group.rank_of(from), group.rank, static_cast<int>(group.by_rank.size())),
-                   Bytes(bytes));
+        tell_abort(group, decode_abort(message, group.rank_of(from), group.rank, size), Bytes(bytes));
       } else if (!group.early_abort) {
         group.early_abort.emplace(from, bytes);
       }
@@ -281,16 +280,11 @@ void SharedLinks::take_control(int from, ByteView bytes) {
 }
 
 bool SharedLinks::end(GroupLinks& group, const Error& error) {
-  if (group.is_aborted) return false;
+  if (group.is_aborted.exchange(true)) return false;
   group.reason = error;
-  group.is_aborted = true;
   for (auto& [number, stream] : group.streams) stream.arrived.clear();
   notify(group);
   return true;
-}
-
-void SharedLinks::tell_abort(GroupLinks& group, const Error& error) {
-  tell_abort(group, error, encode_abort(group.id, error));
 }
 
 void SharedLinks::tell_abort(GroupLinks& group, const Error& error, const Bytes& encoded) {
@@ -303,7 +297,7 @@ void SharedLinks::tell_abort(GroupLinks& group, const Error& error, const Bytes&
 void SharedLinks::abort(GroupLinks& group, const Error& error) noexcept {
   const std::lock_guard lock(mutex_);
   try {
-    tell_abort(group, error);
+    tell_abort(group, error, encode_abort(group.id, error));
   } catch (const std::exception&) {
     group.is_aborted = true;  // no memory for the text
     notify(group);
@@ -314,8 +308,9 @@ void SharedLinks::end_all(int from, ErrorKind kind, const Text& text) {
   for (auto& [id, group] : groups_) {
     const int number = group.is_open ? group.rank_of(from) : -1;
     if (number < 0) continue;
-    tell_abort(group, Error(kind, text(group.by_rank[static_cast<std::size_t>(number)]->name, group.name),
-                            {.rank = group.rank, .peer = number}));
+    const Error error(kind, text(group.by_rank[static_cast<std::size_t>(number)]->name, group.name),
+                      {.rank = group.rank, .peer = number});
+    tell_abort(group, error, encode_abort(group.id, error));
   }
 }
 

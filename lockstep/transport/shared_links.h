@@ -92,7 +92,6 @@ class SharedLinks final : private BlockObserver {
   void receive_all(int from);
   void give_credit(const GroupLinks& group, GroupStream& stream);
   bool end(GroupLinks& group, const Error& error);
-  void tell_abort(GroupLinks& group, const Error& error);
   void tell_abort(GroupLinks& group, const Error& error, const Bytes& encoded);
   // Ends the groups with a peer; `text` says why, of its and this rank's names there.
   using Text = std::function<std::string(const std::string& peer, const std::string& self)>;

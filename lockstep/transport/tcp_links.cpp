@@ -35,8 +35,7 @@ constexpr Duration kLookPeriod = std::chrono::milliseconds(50);
 constexpr Duration kStoreLook = std::chrono::seconds(1);
 constexpr Duration kConnectLook = std::chrono::seconds(3);
 constexpr Duration kRetryPause = std::chrono::milliseconds(5);
-// Who waits for others to connect waits so much longer than they try, and hears from them why they cannot.
-constexpr Duration kPatience = std::chrono::seconds(2);
+constexpr Duration kPatience = std::chrono::seconds(2);  // who waits for others hears from them why they cannot connect
 
 void set_tcp_option(int fd, int option, int value) {
   if (::setsockopt(fd, IPPROTO_TCP, option, &value, sizeof value) != 0) {
@@ -131,8 +130,8 @@ class Connector {
     try {
       for (std::uint32_t number = 0; number <= link(peer).data.size(); ++number) connect(peer, number, endpoint);
     } catch (const Error& error) {
-      // It has come, and does not answer: its host is not reached.
-      throw Error(error.kind() == ErrorKind::timeout ? ErrorKind::peer_lost : error.kind(),
+      const bool is_silent = error.kind() == ErrorKind::timeout;  // it has come, so its host is not reached
+      throw Error(is_silent ? ErrorKind::peer_lost : error.kind(),
                   fmt::format("mesh '{}': rank {} cannot connect to {} at {}: {}{}", settings_.name, settings_.rank,
                               settings_.name_of(peer), to_string(endpoint), error.what(), settings_.about(peer)),
                   {.rank = settings_.rank, .peer = peer});
@@ -178,10 +177,8 @@ class Connector {
     while (!unconnected_ranks().empty()) {
       auto arrival = acceptor.next(Deadline::after(kLookPeriod));
       if (mismatch_) throw Error(*mismatch_);
-      if (arrival) {
-        take(*arrival);
-        continue;
-      }
+      if (arrival) take(*arrival);
+      if (arrival) continue;
       settings_.check_alive();
       if (patient_deadline_.expired()) throw timeout(unconnected_ranks(), "have not connected");
       if (const auto waited = long_wait.due()) tell(*waited, unconnected_ranks(), "to connect");
@@ -324,8 +321,7 @@ class Connector {
   const TcpMeshSettings& settings_;
   Store& store_;
   const Deadline deadline_;
-  const Deadline patient_deadline_ =
-      deadline_.is_never() ? deadline_ : Deadline::after(deadline_.remaining() + kPatience);
+  const Deadline patient_deadline_ = deadline_.is_never() ? deadline_ : Deadline::at(deadline_.when() + kPatience);
   std::vector<TcpLink> links_;
   std::optional<Error> mismatch_;
 };

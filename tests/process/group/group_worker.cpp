@@ -258,7 +258,7 @@ void crowded(const World& world) {
   if (world.rank() == 1) {
     const int next = ::dup(STDOUT_FILENO);
     ::close(next);
-    const rlim_t most = static_cast<rlim_t>(next) + 3;
+    const rlim_t most = static_cast<rlim_t>(next) + 1;
     const rlimit limit{.rlim_cur = most, .rlim_max = most};
     require(::setrlimit(RLIMIT_NOFILE, &limit) == 0, "no limit on descriptors");
   }

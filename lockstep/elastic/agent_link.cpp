@@ -25,16 +25,16 @@ SocketAddress address_of_peer(int fd) {
   return {reinterpret_cast<const sockaddr*>(&storage), length};
 }
 
-// Shorter than what ranks take for the loss of a host, so that agents notice it first.
-Duration agent_silence() {
-  constexpr std::chrono::milliseconds kHostTimeout{3000};
-  return EnvironmentReader().duration("LOCKSTEP_HOST_TIMEOUT").value_or(kHostTimeout) * 5 / 6;
-}
-
 }  // namespace
 
+Duration host_timeout() {
+  constexpr std::chrono::milliseconds kHostTimeout{3000};
+  return EnvironmentReader().duration("LOCKSTEP_HOST_TIMEOUT").value_or(kHostTimeout);
+}
+
+// Shorter than what ranks take for the loss of a host, so that agents notice it first.
 AgentLink::AgentLink(UniqueFd fd, PeerIdentity peer)
-    : silence_(agent_silence()),
+    : silence_(host_timeout() * 5 / 6),
       fd_(std::move(fd)),
       peer_(std::move(peer)),
       own_address_(local_address(fd_.get()).host()),

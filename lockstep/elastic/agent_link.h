@@ -18,6 +18,9 @@
 
 namespace lockstep::internal {
 
+// For how long a host may be silent before it is lost.
+Duration host_timeout();
+
 class AgentLink {
  public:
   static constexpr Duration kBeat = std::chrono::milliseconds(500);

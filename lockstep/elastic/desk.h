@@ -30,6 +30,8 @@ class Desk {
   virtual bool takes_output() const { return true; }
   // Why the first host is lost; empty if it is not.
   virtual std::string lost() const { return {}; }
+  // For how long the first host's agent has not answered, though its host does.
+  virtual Duration frozen_for() const { return {}; }
   // Another agent of this machine gathers the same job, and others are with it: this one goes there.
   virtual bool yields() const { return false; }
   // How the attempts went, as far as it is known here.

@@ -105,6 +105,7 @@ class FrontDesk : public Desk {
   std::optional<JobHang> hang_;                 // likewise
   std::vector<Outcome> outcomes_;
   Deadline tell_waiting_at_;
+  std::optional<TimePoint> ends_since_;  // the ranks are to end
   bool yields_ = false;
 };
 

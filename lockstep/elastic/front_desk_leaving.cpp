@@ -10,8 +10,10 @@ namespace lockstep::internal {
 // With MIN < MAX a SIGTERM is for the host that gets it, as when a pod is evicted; everything else is for the job.
 void FrontDesk::hear_request(int host, int signal, TimePoint now) {
   const HostEntry* const from = roll_.find(host);
-  if (from == nullptr) return;
-  const std::string where = host == kFirstHost ? "" : fmt::format(" at host {}", from->name);
+  if (from == nullptr && host != kOutside) return;
+  const std::string where = host == kOutside     ? " of `lockstep stop`"
+                            : host == kFirstHost ? ""
+                                                 : fmt::format(" at host {}", from->name);
   const bool is_new = roll_.outcome().stop_signal == 0;
   if (signal == SIGTERM && roll_.is_elastic() && is_new) {
     if (!from->leaves) {
@@ -20,7 +22,9 @@ void FrontDesk::hear_request(int host, int signal, TimePoint now) {
     return roll_.leave(host, now);
   }
   if (is_new) announce(fmt::format("{}{}: stopping the job (once more to kill)", signal_name(signal), where));
+  const bool insisted = roll_.insisted();
   roll_.ask_to_stop(host, signal, now);
+  if (roll_.insisted() && !insisted) announce(fmt::format("{}{} again: killing the ranks", signal_name(signal), where));
   if (is_new) tell_event(JobEvent::Kind::stop);
 }
 
@@ -62,8 +66,13 @@ void FrontDesk::look_if_frozen(Visitor& visitor) {
         "the agent of host {} {}", visitor.hello->host,
         is_frozen ? "does not answer, though its host does: stopped, or very slow; waiting for it" : "answers again"));
   }
-  const bool is_to_end = roll_.running() && !roll_.undisturbed();
-  if (is_to_end && frozen > options_.stop_grace + options_.grace) visitor.link.give_up_frozen();
+  if (!roll_.running() || roll_.undisturbed()) {
+    ends_since_.reset();
+    return;
+  }
+  if (!ends_since_) ends_since_ = steady_clock().now();
+  const Duration waited = std::min(frozen, Duration(steady_clock().now() - *ends_since_));
+  if (waited > options_.stop_grace + options_.grace) visitor.link.give_up_frozen();
 }
 
 }  // namespace lockstep::internal

@@ -50,7 +50,7 @@ void FrontDesk::answer(Visitor& visitor, const StopJob& question) {
   visitor.waits_for_end = true;
   visitor.link.send(Welcome{0, job_id_});
   if (roll_.over()) return visitor.link.send(Farewell{roll_.result().exit_code, roll_.result().text});
-  hear(0, AskToStop{SIGINT});
+  hear_request(kOutside, SIGINT, steady_clock().now());
 }
 
 // Null: the host has gone.

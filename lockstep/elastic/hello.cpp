@@ -8,6 +8,7 @@
 #include "lockstep/base/format.h"
 #include "lockstep/base/hash.h"
 #include "lockstep/base/log_line.h"
+#include "lockstep/elastic/agent_link.h"
 #include "lockstep/launch/job_store.h"
 #include "lockstep/net/handshake.h"
 
@@ -67,7 +68,8 @@ Hello hello_of(const AgentOptions& options) {
           .least = options.least,
           .most = options.most,
           .node_rank = options.node_rank.value_or(-1),
-          .options = fmt::format("--max-restarts {}", options.max_restarts),
+          .options = fmt::format("--max-restarts {} --rdzv-conf host_timeout={:g} --stop-exit-code {}",
+                                 options.max_restarts, seconds(host_timeout()), options.stop_exit_code),
           .program = options.program,
           .master_port = options.master_port != 0 ? options.master_port : free_port(),
           .arguments = told(options.arguments),

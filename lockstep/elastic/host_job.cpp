@@ -18,6 +18,7 @@
 #include "lockstep/elastic/host_reports.h"
 #include "lockstep/elastic/kept_out.h"
 #include "lockstep/elastic/meeting.h"
+#include "lockstep/elastic/own_request.h"
 #include "lockstep/launch/attempt.h"
 #include "lockstep/launch/error_file.h"
 #include "lockstep/launch/job_store.h"
@@ -38,7 +39,7 @@ constexpr Duration kRestAfterStop = std::chrono::seconds(1);
 class HostJob : private TreeGuest {
  public:
   HostJob(const AgentOptions& options, Met met, SignalRelay& signals)
-      : options_(options), signals_(signals), met_(std::move(met)) {}
+      : options_(options), signals_(signals), met_(std::move(met)), request_(options) {}
 
   AgentResult run();
 
@@ -48,13 +49,13 @@ class HostJob : private TreeGuest {
   Deadline wake_at() const override;
   TreeOrder serve(std::span<const pollfd> ready) override;
   bool on_signal(int signal) override;
-  void on_insist(int signal) override { met_.desk->post(AskToStop{signal}); }
+  void on_insist(int signal) override;
   void on_end(const RankEnd& end) override { met_.desk->post(RankEnded{generation_, end}); }
 
   void handle(const AgentMessage& message);
   void wait(Deadline limit = Deadline::never());
   void show_rest();
-  bool meet_anew(bool listens_first);
+  void meet_anew(bool listens_first);
   void join(const Welcome& welcome);
   void run_attempt(const StartRanks& start);
   void run_ranks(const Attempt& attempt, bool counts);
@@ -77,11 +78,13 @@ class HostJob : private TreeGuest {
   bool insisted_ = false;
   std::optional<KeptOut> kept_out_;
   bool meets_anew_ = false;
+  OwnRequest request_;
   std::optional<Farewell> farewell_;
 };
 
 AgentResult HostJob::run() {
   while (!farewell_) {
+    if (!met_.desk) return {.exit_code = request_.exit_code()};
     met_.desk->tend();
     met_.output->tend(*met_.desk);
     if (!later_.empty()) {
@@ -94,9 +97,11 @@ AgentResult HostJob::run() {
       say_on_standard_error(lost);
       return {.exit_code = kLostExitCode};
     } else if (met_.desk->yields()) {
-      if (!meet_anew(false)) return {.exit_code = options_.stop_exit_code};
+      meet_anew(false);
     } else if (std::exchange(meets_anew_, false)) {
-      if (!meet_anew(true)) return {.exit_code = options_.stop_exit_code};
+      meet_anew(true);
+    } else if (request_.waits_in_vain(*met_.desk)) {
+      return {.exit_code = request_.exit_code()};
     } else if (insisted_) {
       return {.exit_code = options_.stop_exit_code};
     } else {
@@ -145,6 +150,7 @@ void HostJob::wait(Deadline limit) {
     if (signal == SIGTSTP) continue;
     // Who insists does not wait for the others.
     if (asked_at_ && !met_.is_first && steady_clock().now() - *asked_at_ >= kSameRequestOfUser) insisted_ = true;
+    if (asked_at_) request_.insist();
     if (!asked_at_) asked_at_ = steady_clock().now();
     on_signal(signal);
   }
@@ -168,13 +174,12 @@ void HostJob::handle(const AgentMessage& message) {
   }
 }
 
-// False if its user has asked it to stop meanwhile.
-bool HostJob::meet_anew(bool listens_first) {
+void HostJob::meet_anew(bool listens_first) {
   met_.desk.reset();
-  met_ = meet(options_, signals_, listens_first);
-  asked_at_.reset();
   kept_out_.reset();
-  return met_.desk != nullptr;
+  asked_at_.reset();
+  std::optional<Met> met = request_.meet_again(signals_, listens_first);
+  if (met) met_ = std::move(*met);
 }
 
 void HostJob::join(const Welcome& welcome) {
@@ -312,14 +317,21 @@ TreeOrder HostJob::serve(std::span<const pollfd> /*ready*/) {
     }
   }
   // Without the first host nobody knows what the others do: what these ranks did from now on might be another history.
-  return {.kind = desk.lost().empty() ? TreeOrder::Kind::go_on : TreeOrder::Kind::kill};
+  return {.kind =
+              desk.lost().empty() && !request_.waits_in_vain(desk) ? TreeOrder::Kind::go_on : TreeOrder::Kind::kill};
 }
 
 bool HostJob::on_signal(int signal) {
   if (signal == SIGTSTP) return false;
   if (!met_.desk->lost().empty()) return false;
+  request_.hear(signal, steady_clock().now());
   met_.desk->post(AskToStop{signal});
   return true;
+}
+
+void HostJob::on_insist(int signal) {
+  request_.insist();
+  met_.desk->post(AskToStop{signal});
 }
 
 }  // namespace

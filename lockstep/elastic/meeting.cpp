@@ -3,6 +3,7 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <csignal>
 #include <optional>
 #include <string>
 #include <utility>
@@ -23,7 +24,8 @@ namespace {
 constexpr Duration kOneTry = std::chrono::seconds(1);
 constexpr Duration kOneResolution = std::chrono::seconds(5);
 constexpr Duration kPauseOfMeeting = std::chrono::milliseconds(200);
-// For so long an agent that was refused tries again where that may do: until a death is noticed.
+// For so long an agent that was refused tries again where that may do: until a death is noticed, and beyond the time
+// that ranks have to save before their host leaves.
 constexpr Duration kRefusalMayPass = std::chrono::seconds(5);
 constexpr Duration kTellAfter = std::chrono::seconds(5);
 // An agent on the endpoint's host that has asked for another node rank than 0 lets that one listen.
@@ -50,7 +52,9 @@ class Meeter {
   Met meet() {
     for (;;) {
       if (Met met = try_once(); met.desk) return met;
-      if (const int signal = signals_.take()) return {.stop_signal = signal};
+      while (const int signal = signals_.take()) {
+        if (signal != SIGTSTP) return {.stop_signal = signal};
+      }
       if (deadline_.expired()) give_up();
       if (tell_at_.expired()) tell();
       pollfd entry{signals_.fd(), POLLIN, 0};
@@ -118,7 +122,7 @@ class Meeter {
     const std::string text =
         fmt::format("the job at {} does not take this host: {}", to_string(options_.endpoint), refused.why);
     if (!refused.may_pass) throw Error(ErrorKind::invalid_argument, text);
-    if (!refused_until_) refused_until_ = Deadline::after(kRefusalMayPass);
+    if (!refused_until_) refused_until_ = Deadline::after(options_.stop_grace + options_.grace + kRefusalMayPass);
     if (refused_until_->expired()) throw Refusal(text);
     trouble_ = text;
     return {};

@@ -28,6 +28,7 @@ class RemoteDesk : public Desk {
   std::optional<AgentMessage> take() override;
   bool takes_output() const override { return untaken_ < kMostUntaken; }
   std::string lost() const override;
+  Duration frozen_for() const override { return link_.failed() ? Duration{} : link_.frozen_for(); }
   void close() override { link_.flush(Deadline::after(std::chrono::seconds(1))); }
 
  private:

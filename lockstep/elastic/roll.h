@@ -36,14 +36,14 @@ class Roll {
   std::optional<Refused> arrive(const HostEntry& host, TimePoint now);
   // It is gone; `why`: "its agent has closed the connection". `silent`: it may still run, unseen.
   void lose(int host, const std::string& why, bool silent, TimePoint now);
-  // Of this generation. Other ones are ignored.
+  // Of another generation than this: ignored.
   void rank_ended(int host, int generation, RankEnd end, TimePoint now);
   void host_done(int host, int generation, TimePoint now);
   // How a rank of this attempt crashed.
   void rank_crashed(int host, int generation, int rank, std::vector<std::string> stack);
   // The job hangs, and is to end for it. `blamed`: the rank for which it waits, or -1.
   void hang(std::string verdict, int blamed, TimePoint now);
-  // Somebody asks the job to stop: `host` was told to.
+  // Somebody asks the job to stop: `host` was told to. The second time at one host the ranks are killed.
   void ask_to_stop(int host, int signal, TimePoint now);
   // The host is to leave; asked again, its ranks are killed. REQUIRES: is_elastic().
   void leave(int host, TimePoint now);
@@ -56,14 +56,14 @@ class Roll {
   const std::vector<HostEntry>& hosts() const { return hosts_; }
   const HostEntry* find(int host) const;
   bool is_elastic() const { return options_.least < options_.most; }
+  bool insisted() const { return insisted_; }
   const std::vector<Seat>& seats() const { return seats_; }  // of the attempt
   int generation() const { return generation_; }
   int restarts() const { return restarts_; }
   // How the last attempt went. Lost hosts' ranks are missing among its ranks.
   const Outcome& outcome() const { return outcome_; }
-  // A rank failed by itself, before any host was lost.
-  bool failed_first() const { return failed_first_; }
-  bool was_seated(int host) const;  // in any attempt
+  bool failed_first() const { return failed_first_; }  // a rank by itself, before any host was lost
+  bool was_seated(int host) const;                     // in any attempt
   const JobResult& result() const { return result_; }
   bool over() const { return phase_ == Phase::over; }
   const std::vector<int>& busy() const { return busy_; }  // hosts whose ranks run
@@ -114,8 +114,8 @@ class Roll {
   bool failed_first_ = false;
   std::optional<TimePoint> end_at_;  // when the ranks are told
   bool told_ = false;
-  std::optional<TimePoint> asked_at_;
-  int asked_by_ = -1;
+  bool is_asked_ = false;             // to stop
+  std::map<int, TimePoint> asks_at_;  // by the host that was told to: the first time
   bool insisted_ = false;
   bool kill_told_ = false;
   std::map<int, TimePoint> leaves_at_;          // by host: when it was asked to

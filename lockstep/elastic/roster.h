@@ -19,6 +19,7 @@ struct HostEntry {
 };
 
 inline constexpr int kFirstHost = 0;  // HostEntry::number
+inline constexpr int kOutside = -1;   // who asks is no host
 
 inline bool is_available(const HostEntry& host) { return !host.leaves && !host.kept_out; }
 

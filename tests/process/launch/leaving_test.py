@@ -72,6 +72,53 @@ class LeavingTest(unittest.TestCase):
         self.stop(job, "b", "c", "a2")
 
     # fault: 50
+    def test_a_host_that_is_asked_while_the_first_one_leaves_leaves_too(self):
+        for delay in (0.02, 0.05, 0.1):
+            job = self.running()
+            a, b, c = job.agents
+            a.process.send_signal(signal.SIGTERM)
+            time.sleep(delay)  # within the moments in which the others are told to meet anew
+            b.process.send_signal(signal.SIGTERM)
+            self.assertEqual(a.code(), LEFT, job.texts())
+            self.assertIn(b.code(), [LEFT, STOPPED], job.texts())  # it may be the only one that has come back
+            self.wait_for_world(job, 1)
+            self.stop(job, "c")
+
+    def test_a_job_that_is_stopped_while_the_first_host_leaves_stops(self):
+        for delay in (0.02, 0.05, 0.1, 0.2):
+            job = self.running()
+            a, b, c = job.agents
+            a.process.send_signal(signal.SIGTERM)
+            time.sleep(delay)
+            b.process.send_signal(signal.SIGINT)
+            self.assertEqual([b.code(), c.code()], [STOPPED, STOPPED], job.texts())
+            self.assertIn(a.code(), [LEFT, STOPPED], job.texts())
+            self.assertEqual(job.left(), [], job.texts())
+
+    def test_two_hosts_that_are_asked_to_stop_one_after_the_other_save(self):
+        slow = SAVING.replace("echo \"rank $RANK of $WORLD_SIZE saves\"",
+                              "sleep 2; echo \"rank $RANK of $WORLD_SIZE saves\"")
+        job = self.running(nodes="3", program=slow)
+        a, b, _ = job.agents
+        b.process.send_signal(signal.SIGTERM)
+        self.assertTrue(a.says("stopping the job"), job.texts())
+        time.sleep(1.2)  # later than the same request can come again
+        a.process.send_signal(signal.SIGTERM)
+        self.assertEqual(job.codes(), [STOPPED] * 3, job.texts())
+        self.assertEqual(a.output.count("of 3 saves"), 3, job.texts())
+
+    def test_a_host_leaves_a_job_whose_first_agent_is_frozen(self):
+        job = self.running("--stop-grace", "2")
+        a, b, _ = job.agents
+        a.process.send_signal(signal.SIGSTOP)
+        self.addCleanup(a.process.send_signal, signal.SIGCONT)
+        b.process.send_signal(signal.SIGTERM)
+        self.assertEqual(b.code(20), LEFT, job.texts())
+        self.assertIn("the agent of the first host does not answer, though its host does", b.error)
+        a.process.send_signal(signal.SIGCONT)
+        self.assertTrue(a.says("begins again with 2 ranks on 2 hosts"), job.texts())
+        self.stop(job, "a", "c")
+
     def test_when_all_are_asked_to_leave_the_job_stops(self):
         job = self.running()
         for agent in job.agents:

@@ -287,12 +287,36 @@ TEST_CASE("a request to stop, and the second") {
   CHECK(stage.roll.result().exit_code == kStoppedExitCode);
 }
 
+TEST_CASE("a second host that is asked to stop insists on nothing") {
+  Stage stage({.least = 3, .most = 3});
+  for (int host = 0; host < 3; ++host) stage.come(host);
+  stage.orders();
+  stage.roll.ask_to_stop(1, SIGTERM, stage.now);
+  CHECK(stage.orders() == Kinds{Kind::stop});
+  stage.now += 2s;
+  stage.roll.ask_to_stop(kOutside, SIGINT, stage.now);
+  stage.roll.ask_to_stop(0, SIGINT, stage.now);
+  stage.roll.ask_to_stop(2, SIGTERM, stage.now);
+  CHECK(stage.orders().empty());
+  CHECK_FALSE(stage.roll.insisted());
+  stage.now += 1s;
+  stage.roll.ask_to_stop(2, SIGTERM, stage.now);
+  CHECK(stage.orders() == Kinds{Kind::kill});
+}
+
 TEST_CASE("node ranks that cannot be") {
   Stage stage({.least = 2, .most = 2});
   CHECK_FALSE(stage.roll.arrive({.number = 0, .name = "a", .wanted = 1}, stage.now));
   CHECK(stage.roll.arrive({.number = 1, .name = "b", .wanted = 1}, stage.now)->why ==
         "node rank 1 is that of host a, which is there already");
   CHECK(stage.roll.arrive({.number = 2, .name = "b", .wanted = 2}, stage.now).has_value());
+  Stage elastic({.least = 1, .most = 2});
+  elastic.come(0);
+  elastic.roll.arrive({.number = 1, .name = "b", .wanted = 1}, elastic.now);
+  CHECK(elastic.orders() == Kinds{Kind::start});
+  elastic.roll.leave(1, elastic.now);
+  CHECK(elastic.roll.arrive({.number = 2, .name = "b", .wanted = 1}, elastic.now)->why ==
+        "node rank 1 is that of host b, which has not left yet");
 }
 
 // Whatever happens, in any order: every attempt has MIN to MAX hosts that are there, a new generation, no more restarts

@@ -1,0 +1,40 @@
+// What the user of this host has asked it, which holds on where the first host cannot hear it: it is frozen, or has
+// left. signals -> OwnRequest -> HostJob. Used by one thread.
+#pragma once
+
+#include <optional>
+
+#include "lockstep/base/deadline.h"
+#include "lockstep/elastic/agent_options.h"
+#include "lockstep/elastic/desk.h"
+#include "lockstep/elastic/meeting.h"
+#include "lockstep/launch/signal_relay.h"
+
+namespace lockstep::internal {
+
+class OwnRequest {
+ public:
+  explicit OwnRequest(const AgentOptions& options) : options_(options) {}
+
+  void hear(int signal, TimePoint now);
+  void insist() { insists_ = true; }
+  // The others have to meet again, since the first host has left. Nothing if this host does not take part: it leaves
+  // too, or was asked twice. Blocks.
+  std::optional<Met> meet_again(SignalRelay& signals, bool listens_first);
+  // The first host's agent does not answer, and this host is to leave or stop: it waits for as long as ranks have to
+  // save, and not if it is asked again. Says so.
+  bool waits_in_vain(const Desk& desk);
+  // With which this host ends without a word from the first one. Says what becomes of the job.
+  int exit_code() const;
+
+ private:
+  bool leaves() const;
+
+  const AgentOptions& options_;
+  std::optional<int> signal_;
+  TimePoint heard_at_{};
+  bool insists_ = false;
+  bool is_frozen_ = false;
+};
+
+}  // namespace lockstep::internal

@@ -19,6 +19,14 @@ constexpr int kMostNumber = 1 << 30;
 constexpr int kMostSignal = 64;
 
 template <class Fields, class Message>
+void handover_fields(Fields& fields, Message& handover) {
+  fields.text(handover.job_id, kMostNameBytes);
+  fields.number(handover.generation, -1, kMostNumber - 1, "generation");
+  fields.number(handover.restarts, 0, kMostNumber, "number of restarts");
+  fields.number(handover.hosts, 0, kMostHosts, "number of hosts");
+}
+
+template <class Fields, class Message>
 void hello_fields(Fields& fields, Message& hello) {
   fields.text(hello.version, kMostNameBytes);
   fields.text(hello.rdzv_id, kMostRdzvIdBytes);
@@ -33,6 +41,7 @@ void hello_fields(Fields& fields, Message& hello) {
   fields.number(hello.master_port, 0, kMostPort, "port");
   fields.list(hello.arguments, kMostArgumentsTold, [](auto& to, auto& each) { to.text(each, kMostArgumentBytesTold); });
   fields.text(hello.arguments_digest, kMostNameBytes);
+  handover_fields(fields, hello.handover);
 }
 
 template <class Fields, class Message>
@@ -195,7 +204,9 @@ struct Listing {
   template <class Fields, class Message>
   static void list_question(Fields& fields, Message& message) {
     using Kind = std::remove_const_t<Message>;
-    if constexpr (std::is_same_v<Kind, AskStatus> || std::is_same_v<Kind, StopJob>) {
+    if constexpr (std::is_same_v<Kind, MeetAnew>) {
+      handover_fields(fields, message.handover);
+    } else if constexpr (std::is_same_v<Kind, AskStatus> || std::is_same_v<Kind, StopJob>) {
       fields.text(message.rdzv_id, kMostRdzvIdBytes);
     } else if constexpr (std::is_same_v<Kind, HostStatus>) {
       fields.text(message.host, kMostNameBytes);
@@ -206,7 +217,7 @@ struct Listing {
     } else {
       static_assert(std::is_same_v<Kind, EndRanks> || std::is_same_v<Kind, KillRanks> ||
                     std::is_same_v<Kind, TellStatus> || std::is_same_v<Kind, HostAlive> ||
-                    std::is_same_v<Kind, Reached> || std::is_same_v<Kind, MeetAnew>);
+                    std::is_same_v<Kind, Reached>);
     }
   }
 };

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lockstep/base/bytes.h"
+#include "lockstep/elastic/handover.h"
 #include "lockstep/elastic/outside_message.h"
 #include "lockstep/elastic/rank_message.h"
 #include "lockstep/launch/line_splitter.h"
@@ -42,6 +43,7 @@ struct Hello {
   // The program's arguments: the first ones, of long ones the beginning, and what tells whether all are equal.
   std::vector<std::string> arguments = {};
   std::string arguments_digest = {};
+  Handover handover = {};  // of the job to which it belongs
 };
 // The answer: it belongs to the job, and this is what the job is called.
 struct Welcome {
@@ -95,15 +97,16 @@ struct Output {
 struct OutputTaken {
   std::uint32_t bytes = 0;
 };
-struct HostAlive {};  // so that silence means something
-// From the first host: in no attempt until this host reaches that address.
-struct KeepOut {
+struct HostAlive {};      // so that silence means something
+struct KeepOut {          // from the first host: in no attempt until this host reaches that address
   std::string host = {};  // its name
   std::string address = {};
 };
 struct Reached {};  // to the first host: it does
 // The first host has left: the others meet anew at the endpoint.
-struct MeetAnew {};
+struct MeetAnew {
+  Handover handover = {};
+};
 // The job is over: the agent ends with this exit code.
 struct Farewell {
   int exit_code = 0;

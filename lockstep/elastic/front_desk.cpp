@@ -35,18 +35,19 @@ bool is_loopback(const std::string& address) { return address == "::1" || addres
 
 }  // namespace
 
-FrontDesk::FrontDesk(const AgentOptions& options, EndpointPost post, HostOutput& output)
+FrontDesk::FrontDesk(const AgentOptions& options, EndpointPost post, HostOutput& output, Hello own)
     : options_(options),
       post_(std::move(post)),
       output_(output),
       job_id_(new_job_id()),
-      own_hello_(hello_of(options)),
+      own_hello_(std::move(own)),
       roll_(roll_options(options), steady_clock().now()),
       tell_waiting_at_(Deadline::after(kTellWaitingAfter)) {
   if (const auto refused = roll_.arrive(entry_of(0, own_hello_), steady_clock().now())) {
     throw Error(ErrorKind::invalid_argument, refused->why);
   }
   inbox_.push_back(Welcome{0, job_id_});
+  take_over(own_hello_.handover);
 }
 
 void FrontDesk::watch(std::vector<pollfd>& set) const {
@@ -157,6 +158,7 @@ void FrontDesk::greet(Visitor& visitor, const Hello& hello) {
   visitor.hello = hello;
   visitor.number = number;
   visitor.link.send(Welcome{number, job_id_});
+  take_over(hello.handover);
   const std::size_t here = roll_.hosts().size();
   announce(fmt::format("{} has come: {} of {} host{}", who, here, range_text(options_.least, options_.most),
                        options_.most == 1 ? "" : "s"));

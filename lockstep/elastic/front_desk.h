@@ -27,7 +27,8 @@ namespace lockstep::internal {
 class FrontDesk : public Desk {
  public:
   // All but the post are borrowed.
-  FrontDesk(const AgentOptions& options, EndpointPost post, HostOutput& output);
+  // own: of this host.
+  FrontDesk(const AgentOptions& options, EndpointPost post, HostOutput& output, Hello own);
 
   void watch(std::vector<pollfd>& set) const override;
   Deadline wake_at() const override;
@@ -65,6 +66,7 @@ class FrontDesk : public Desk {
   void dismiss(int host);
   void keep_out(int host, int other);
   void leave_to_others();
+  void take_over(const Handover& handover);
   void look_for_hang();
   void obey();
   void obey(const RollOrder& order);
@@ -89,7 +91,7 @@ class FrontDesk : public Desk {
   const AgentOptions& options_;
   EndpointPost post_;
   HostOutput& output_;
-  const std::string job_id_;
+  std::string job_id_;
   Hello own_hello_;
   Roll roll_;
   int next_number_ = 1;

@@ -1,4 +1,5 @@
 // Hosts that are asked to leave, that do not reach another one, or whose agents are stopped.
+#include <algorithm>
 #include <csignal>
 #include <utility>
 
@@ -47,13 +48,25 @@ void FrontDesk::keep_out(int host, int other) {
 void FrontDesk::leave_to_others() {
   post_.close();
   tell_event(JobEvent::Kind::end);
+  const auto is_host = [](const Visitor& visitor) { return visitor.number >= 0; };
+  const int others = static_cast<int>(std::ranges::count_if(visitors_, is_host));
   for (Visitor& visitor : visitors_) {
     if (visitor.number < 0) continue;
     visitor.link.send(Notice{
         fmt::format("the first host {} has left: meeting anew at {}", own_hello_.host, to_string(options_.endpoint))});
-    visitor.link.send(MeetAnew{});
+    visitor.link.send(MeetAnew{{job_id_, roll_.generation(), roll_.restarts(), others}});
   }
   inbox_.push_back(Farewell{kLeftExitCode, ""});
+}
+
+// A job goes on whose first host has left. Who is here already learns what it is called.
+void FrontDesk::take_over(const Handover& handover) {
+  if (!roll_.take_over(handover)) return;
+  job_id_ = handover.job_id;
+  inbox_.push_back(Welcome{kFirstHost, job_id_});
+  for (Visitor& visitor : visitors_) {
+    if (visitor.number >= 0) visitor.link.send(Welcome{visitor.number, job_id_});
+  }
 }
 
 // One that is stopped while its ranks are well is waited for, but not by ranks that are to end.

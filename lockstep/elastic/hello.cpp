@@ -79,6 +79,7 @@ Hello hello_of(const AgentOptions& options) {
 HostEntry entry_of(int number, const Hello& hello) {
   HostEntry entry{.number = number, .name = hello.host, .ranks = hello.ranks};
   if (hello.node_rank >= 0) entry.wanted = hello.node_rank;
+  entry.returns = !hello.handover.job_id.empty();
   return entry;
 }
 

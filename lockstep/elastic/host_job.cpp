@@ -1,6 +1,7 @@
 #include "lockstep/elastic/host_job.h"
 
 #include <poll.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -55,7 +56,7 @@ class HostJob : private TreeGuest {
   void handle(const AgentMessage& message);
   void wait(Deadline limit = Deadline::never());
   void show_rest();
-  void meet_anew(bool listens_first);
+  void meet_anew(bool listens_first, const Handover& handover = {});
   void join(const Welcome& welcome);
   void run_attempt(const StartRanks& start);
   void run_ranks(const Attempt& attempt, bool counts);
@@ -77,7 +78,7 @@ class HostJob : private TreeGuest {
   std::optional<TimePoint> asked_at_;  // while no ranks ran
   bool insisted_ = false;
   std::optional<KeptOut> kept_out_;
-  bool meets_anew_ = false;
+  std::optional<Handover> meets_anew_;
   OwnRequest request_;
   std::optional<Farewell> farewell_;
 };
@@ -98,8 +99,8 @@ AgentResult HostJob::run() {
       return {.exit_code = kLostExitCode};
     } else if (met_.desk->yields()) {
       meet_anew(false);
-    } else if (std::exchange(meets_anew_, false)) {
-      meet_anew(true);
+    } else if (const auto handover = std::exchange(meets_anew_, std::nullopt)) {
+      meet_anew(true, *handover);
     } else if (request_.waits_in_vain(*met_.desk)) {
       return {.exit_code = request_.exit_code()};
     } else if (insisted_) {
@@ -167,25 +168,24 @@ void HostJob::handle(const AgentMessage& message) {
     tell_status();
   } else if (const auto* kept = std::get_if<KeepOut>(&message)) {
     kept_out_.emplace(*kept, options_.endpoint.port);
-  } else if (std::holds_alternative<MeetAnew>(message)) {
-    meets_anew_ = true;
+  } else if (const auto* anew = std::get_if<MeetAnew>(&message)) {
+    meets_anew_ = anew->handover;
   } else if (const auto* farewell = std::get_if<Farewell>(&message)) {
     farewell_ = *farewell;
   }
 }
 
-void HostJob::meet_anew(bool listens_first) {
+void HostJob::meet_anew(bool listens_first, const Handover& handover) {
   met_.desk.reset();
   kept_out_.reset();
   asked_at_.reset();
-  std::optional<Met> met = request_.meet_again(signals_, listens_first);
-  if (met) met_ = std::move(*met);
+  if (auto met = request_.meet_again(signals_, listens_first, handover)) met_ = std::move(*met);
 }
 
 void HostJob::join(const Welcome& welcome) {
   // Another one than the first listens only until that comes.
   if (!met_.is_first || options_.node_rank.value_or(0) == 0) tell_of_joining();
-  tag_ = fmt::format("{}-{:05}", welcome.job_id, welcome.host_number);
+  tag_ = fmt::format("{}-{:010}", welcome.job_id, ::getpid());
   if (options_.monitor != nullptr) options_.monitor->join(welcome.job_id, options_.rdzv_id, met_.is_first);
   job_.emplace(JobOptions{.ranks = options_.ranks,
                           .max_restarts = options_.max_restarts,

@@ -41,13 +41,15 @@ class Refusal : public Error {
 
 class Meeter {
  public:
-  Meeter(const AgentOptions& options, SignalRelay& signals, bool listens_first)
+  Meeter(const AgentOptions& options, SignalRelay& signals, bool listens_first, const Handover& handover)
       : options_(options),
         signals_(signals),
         deadline_(Deadline::after(options.join_timeout)),
         tell_at_(Deadline::after(kTellAfter)),
         listen_at_(Deadline::after(listens_first && options.node_rank.value_or(0) == 0 ? Duration{} : kLetFirstListen)),
-        hello_(hello_of(options)) {}
+        hello_(hello_of(options)) {
+    hello_.handover = handover;
+  }
 
   Met meet() {
     for (;;) {
@@ -91,7 +93,7 @@ class Meeter {
 
   Met open_desk(EndpointPost post) {
     Met met{.output = std::make_unique<HostOutput>(options_.output, options_.ranks, HostOutput::Way::shown_here)};
-    met.desk = std::make_unique<FrontDesk>(options_, std::move(post), *met.output);
+    met.desk = std::make_unique<FrontDesk>(options_, std::move(post), *met.output, hello_);
     met.is_first = true;
     return met;
   }
@@ -173,7 +175,7 @@ class Meeter {
   const Deadline deadline_;
   Deadline tell_at_;
   const Deadline listen_at_;
-  const Hello hello_;
+  Hello hello_;
   std::vector<std::string> addresses_;  // of this host, if the endpoint is here
   std::optional<Deadline> refused_until_;
   std::string trouble_;
@@ -182,8 +184,8 @@ class Meeter {
 
 }  // namespace
 
-Met meet(const AgentOptions& options, SignalRelay& signals, bool listens_first) {
-  return Meeter(options, signals, listens_first).meet();
+Met meet(const AgentOptions& options, SignalRelay& signals, bool listens_first, const Handover& handover) {
+  return Meeter(options, signals, listens_first, handover).meet();
 }
 
 }  // namespace lockstep::internal

@@ -24,6 +24,7 @@ struct Met {
 // why; the port is another program's), aborted (refused for something that passes, but has not), unauthorized (another
 // token).
 // `listens_first`: false for an agent that has made room for another one.
-Met meet(const AgentOptions& options, SignalRelay& signals, bool listens_first);
+// `handover`: of the job that goes on, if one does.
+Met meet(const AgentOptions& options, SignalRelay& signals, bool listens_first, const Handover& handover = {});
 
 }  // namespace lockstep::internal

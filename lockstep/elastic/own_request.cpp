@@ -17,10 +17,10 @@ void OwnRequest::hear(int signal, TimePoint now) {
 // With MIN < MAX a SIGTERM is for the host that gets it.
 bool OwnRequest::leaves() const { return signal_ == SIGTERM && options_.least < options_.most; }
 
-std::optional<Met> OwnRequest::meet_again(SignalRelay& signals, bool listens_first) {
+std::optional<Met> OwnRequest::meet_again(SignalRelay& signals, bool listens_first, const Handover& handover) {
   is_frozen_ = false;
   while (!leaves()) {
-    Met met = meet(options_, signals, listens_first);
+    Met met = meet(options_, signals, listens_first, handover);
     if (met.desk) {
       if (signal_) met.desk->post(AskToStop{*signal_});
       return met;

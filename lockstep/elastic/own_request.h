@@ -20,7 +20,7 @@ class OwnRequest {
   void insist() { insists_ = true; }
   // The others have to meet again, since the first host has left. Nothing if this host does not take part: it leaves
   // too, or was asked twice. Blocks.
-  std::optional<Met> meet_again(SignalRelay& signals, bool listens_first);
+  std::optional<Met> meet_again(SignalRelay& signals, bool listens_first, const Handover& handover);
   // The first host's agent does not answer, and this host is to leave or stop: it waits for as long as ranks have to
   // save, and not if it is asked again. Says so.
   bool waits_in_vain(const Desk& desk);

@@ -44,7 +44,7 @@ bool Roll::is_seated(int host) const { return std::ranges::find(seats_, host, &S
 
 std::optional<Refused> Roll::arrive(const HostEntry& host, TimePoint now) {
   if (phase_ == Phase::over) return Refused{"the job has ended", true};
-  if (is_asked_) return Refused{"the job is being stopped", true};
+  if (is_asked_ && !host.returns) return Refused{"the job is being stopped", true};
   if (host.wanted && *host.wanted >= options_.most) {
     return Refused{
         fmt::format("its node rank {} does not exist with at most {}", *host.wanted, hosts_text(options_.most))};
@@ -60,14 +60,6 @@ std::optional<Refused> Roll::arrive(const HostEntry& host, TimePoint now) {
   hosts_.push_back(host);
   take_in(now);
   return std::nullopt;
-}
-
-// There is one host more than before.
-void Roll::take_in(TimePoint now) {
-  if (!enough_since_ && available() >= options_.least) enough_since_ = now;
-  if (phase_ == Phase::running && static_cast<int>(seats_.size()) < options_.most) {
-    end_because(Reason::newcomer, now);
-  }
 }
 
 void Roll::reach(int host, TimePoint now) {
@@ -171,16 +163,10 @@ void Roll::ask_to_stop(int host, int signal, TimePoint now) {
   if (phase_ == Phase::running) end_because(Reason::stop, now);
 }
 
-std::optional<TimePoint> Roll::begins_at() const {
-  if (available() < options_.least || !enough_since_) return std::nullopt;
-  const bool full = available() >= options_.most;
-  const TimePoint at = full || steady_ ? *enough_since_ : *enough_since_ + options_.last_call;
-  return fence_ ? std::max(at, *fence_) : at;
-}
-
 Deadline Roll::wake_at() const {
   if (phase_ == Phase::over) return Deadline::never();
   if (!to_kill_.empty() || (phase_ == Phase::gathering && !leaves_at_.empty())) return Deadline::after({});
+  if (phase_ == Phase::gathering && is_asked_) return Deadline::at(stops_at());
   if (phase_ == Phase::gathering) {
     const auto begins = begins_at();
     return Deadline::at(begins.value_or(waiting_since_ + options_.join_timeout));
@@ -197,6 +183,7 @@ std::vector<RollOrder> Roll::take_orders(TimePoint now) {
       all_leave_or_dismiss(orders);
       if (phase_ == Phase::over) return orders;
       if (is_asked_) {
+        if (now < stops_at()) return orders;
         finish(options_.stop_exit_code, fmt::format("stopped by {}", signal_name(outcome_.stop_signal)), orders);
       } else if (const auto begins = begins_at(); begins && *begins <= now) {
         begin();
@@ -228,28 +215,6 @@ std::vector<RollOrder> Roll::take_orders(TimePoint now) {
   if (insisted_ && !std::exchange(kill_told_, true)) orders.push_back({.kind = RollOrder::Kind::kill});
   for (const int host : std::exchange(to_kill_, {})) orders.push_back({.kind = RollOrder::Kind::kill, .host = host});
   return orders;
-}
-
-void Roll::begin() {
-  std::vector<HostEntry> available;
-  std::ranges::copy_if(hosts_, std::back_inserter(available), is_available);
-  seats_ = assign_seats(available, options_.most);
-  busy_.clear();
-  for (const Seat& seat : seats_) {
-    busy_.push_back(seat.host);
-    seated_.insert(seat.host);
-    entry(seat.host)->node_rank = seat.node_rank;
-  }
-  ++generation_;
-  phase_ = Phase::running;
-  reason_ = Reason::none;
-  failed_at_.reset();
-  failed_first_ = false;
-  end_at_.reset();
-  fence_.reset();
-  told_ = false;
-  lost_again_.clear();
-  outcome_ = {};
 }
 
 void Roll::conclude(TimePoint now, std::vector<RollOrder>& orders) {
@@ -324,14 +289,6 @@ void Roll::all_leave_or_dismiss(std::vector<RollOrder>& orders) {
   if (!leaves_at_.contains(kFirstHost)) return;
   finish(kLeftExitCode, {}, orders);
   result_.goes_on = true;
-}
-
-void Roll::gather_again(TimePoint now) {
-  phase_ = Phase::gathering;
-  steady_ = true;
-  waiting_since_ = now;
-  enough_since_.reset();
-  if (available() >= options_.least) enough_since_ = now;
 }
 
 void Roll::finish(int exit_code, std::string text, std::vector<RollOrder>& orders) {

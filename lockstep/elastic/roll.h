@@ -1,15 +1,14 @@
 // Roll decides what becomes of a job on several hosts: who belongs to it, when an attempt begins and ends, and what
 // follows. events -> Roll -> orders. It is the first host's; a state machine without I/O and without a clock of its
 // own. An attempt begins when MAX hosts are there, or MIN and nobody else has come for the time of the last call.
-//   a rank fails, or all hang    the others are ended; the next attempt begins while restarts are left
-//   a host is lost       the others are ended; the next attempt begins without it, if MIN are there: that is no
-//                        restart, unless it was lost a short while ago, too. With fewer the job waits for another if
-//                        restarts are left (and uses one), or ends
-//   two do not reach each other    as if one of them were lost, but it comes back when they do
-//   a host is to leave   with MIN < MAX: the ranks are asked to stop, and begin again without it. Without the first
-//                        host they meet anew. With fewer than MIN the job waits for another
-//   a host comes late    beyond MAX it waits for a place; else the ranks are asked to stop, and begin again with it
-//   all are to stop      the ranks are asked to; the job ends
+//   a rank fails, or all hang: the others are ended; the next attempt begins while restarts are left
+//   a host is lost: the others are ended; the next attempt begins without it, if MIN are there: that is no restart,
+//     unless it was lost a short while ago, too. With fewer the job waits for another if restarts are left, or ends
+//   two do not reach each other: as if one of them were lost, but it comes back when they do
+//   a host is to leave, with MIN < MAX: the ranks are asked to stop, and begin again without it. Without the first host
+//     they meet anew. With fewer than MIN the job waits for another
+//   a host comes late: beyond MAX it waits for a place; else the ranks are asked to stop, and begin again with it
+//   all are to stop: the ranks are asked to; the job ends
 #pragma once
 
 #include <map>
@@ -20,6 +19,7 @@
 
 #include "lockstep/base/deadline.h"
 #include "lockstep/elastic/agent_message.h"
+#include "lockstep/elastic/handover.h"
 #include "lockstep/elastic/roll_order.h"
 #include "lockstep/elastic/roster.h"
 #include "lockstep/launch/outcome.h"
@@ -34,12 +34,12 @@ class Roll {
 
   // A host has come. The answer if it cannot belong to the job.
   std::optional<Refused> arrive(const HostEntry& host, TimePoint now);
+  bool take_over(const Handover& handover);  // that job goes on here. False if it does already
   // It is gone; `why`: "its agent has closed the connection". `silent`: it may still run, unseen.
   void lose(int host, const std::string& why, bool silent, TimePoint now);
   // Of another generation than this: ignored.
   void rank_ended(int host, int generation, RankEnd end, TimePoint now);
   void host_done(int host, int generation, TimePoint now);
-  // How a rank of this attempt crashed.
   void rank_crashed(int host, int generation, int rank, std::vector<std::string> stack);
   // The job hangs, and is to end for it. `blamed`: the rank for which it waits, or -1.
   void hang(std::string verdict, int blamed, TimePoint now);
@@ -47,8 +47,7 @@ class Roll {
   void ask_to_stop(int host, int signal, TimePoint now);
   // The host is to leave; asked again, its ranks are killed. REQUIRES: is_elastic().
   void leave(int host, TimePoint now);
-  // A host that is kept out reaches the other one again.
-  void reach(int host, TimePoint now);
+  void reach(int host, TimePoint now);  // the other one again, by a host that is kept out
   // What is due. REQUIRES: each order is obeyed before the next call.
   std::vector<RollOrder> take_orders(TimePoint now);
   Deadline wake_at() const;
@@ -60,8 +59,7 @@ class Roll {
   const std::vector<Seat>& seats() const { return seats_; }  // of the attempt
   int generation() const { return generation_; }
   int restarts() const { return restarts_; }
-  // How the last attempt went. Lost hosts' ranks are missing among its ranks.
-  const Outcome& outcome() const { return outcome_; }
+  const Outcome& outcome() const { return outcome_; }  // of the last attempt, without lost hosts' ranks
   bool failed_first() const { return failed_first_; }  // a rank by itself, before any host was lost
   bool was_seated(int host) const;                     // in any attempt
   const JobResult& result() const { return result_; }
@@ -69,8 +67,7 @@ class Roll {
   const std::vector<int>& busy() const { return busy_; }  // hosts whose ranks run
   bool undisturbed() const { return phase_ == Phase::running && reason_ == Reason::none; }
   bool running() const { return phase_ == Phase::running || phase_ == Phase::ending; }
-  // For whom it waits: "1 more host"; empty if it does not.
-  std::string waits_for() const;
+  std::string waits_for() const;  // "1 more host"; empty if it waits for none
 
  private:
   enum class Phase { gathering, running, ending, over };
@@ -95,6 +92,8 @@ class Roll {
   void gather_again(TimePoint now);
   std::optional<TimePoint> begins_at() const;
   void begin();
+  bool have_returned() const;
+  TimePoint stops_at() const;
   Duration moment_after_failure() const;
 
   const RollOptions options_;
@@ -102,9 +101,10 @@ class Roll {
   Reason reason_ = Reason::none;
   std::vector<HostEntry> hosts_;
   std::vector<Seat> seats_;
-  std::vector<int> busy_;  // hosts whose ranks of the attempt still run
+  std::vector<int> busy_;
   int generation_ = -1;
   int restarts_ = 0;
+  int expected_ = 0;  // hosts that were told to meet anew
   int round_ = 0;
   bool steady_ = false;  // who is here was here before: no last call
   std::optional<TimePoint> enough_since_;

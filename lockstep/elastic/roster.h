@@ -14,6 +14,7 @@ struct HostEntry {
   int ranks = 1;
   std::optional<int> wanted = {};     // the node rank that its user asked for
   std::optional<int> node_rank = {};  // that it had last
+  bool returns = false;               // it was in the job before the first host left
   bool leaves = false;                // its user has asked it to, while an attempt runs
   bool kept_out = false;              // it does not reach another host of the job, and is in no attempt until it does
 };

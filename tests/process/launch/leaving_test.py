@@ -72,6 +72,23 @@ class LeavingTest(unittest.TestCase):
         self.stop(job, "b", "c", "a2")
 
     # fault: 50
+    def test_without_the_first_host_the_job_is_the_same_one(self):
+        counting = SAVING.replace("of $WORLD_SIZE\"\n", "of $WORLD_SIZE\"\n echo \"$LOCKSTEP_JOB_ID $RESTART_COUNT "
+                                  "$LOCKSTEP_GENERATION\"\n", 1)
+        job = self.running("--rdzv-conf", "last_call_timeout=60", "--max-restarts", "1", nodes="1:3", program=counting)
+        a, b, c = job.agents
+        begin = time.monotonic()
+        a.process.send_signal(signal.SIGTERM)
+        self.assertEqual(a.code(), LEFT, job.texts())
+        self.wait_for_world(job, 2)  # all who were told to meet are there: nobody else is waited for
+        self.assertLess(time.monotonic() - begin, 15)
+        told = [set(re.findall(r"\b([0-9a-f]{16} \d \d)$", text, re.M)) for text in (a.output, b.output + c.output)]
+        self.assertEqual([len(each) for each in told], [1, 1], job.texts())
+        (before,), (after,) = told
+        self.assertEqual(before.split()[0], after.split()[0])
+        self.assertEqual([before.split()[1:], after.split()[1:]], [["0", "0"], ["0", "1"]])
+        self.stop(job, "b", "c")
+
     def test_a_host_that_is_asked_while_the_first_one_leaves_leaves_too(self):
         for delay in (0.02, 0.05, 0.1):
             job = self.running()

@@ -92,7 +92,7 @@ class Roll {
   void gather_again(TimePoint now);
   std::optional<TimePoint> begins_at() const;
   void begin();
-  bool have_returned() const;
+  bool are_back() const;
   TimePoint stops_at() const;
   Duration moment_after_failure() const;
 

@@ -29,18 +29,15 @@ bool Roll::take_over(const Handover& handover) {
 }
 
 // All who were told to meet anew.
-bool Roll::have_returned() const {
-  return expected_ > 0 && std::ranges::count_if(hosts_, &HostEntry::returns) >= expected_;
-}
+bool Roll::are_back() const { return std::ranges::count_if(hosts_, &HostEntry::returns) >= expected_; }
 
-TimePoint Roll::stops_at() const {
-  return insisted_ || expected_ == 0 || have_returned() ? waiting_since_ : waiting_since_ + kReturn;
-}
+TimePoint Roll::stops_at() const { return insisted_ || are_back() ? waiting_since_ : waiting_since_ + kReturn; }
 
 std::optional<TimePoint> Roll::begins_at() const {
   if (available() < options_.least || !enough_since_) return std::nullopt;
   const bool full = available() >= options_.most;
-  const TimePoint at = full || steady_ || have_returned() ? *enough_since_ : *enough_since_ + options_.last_call;
+  const TimePoint at =
+      full || steady_ || (expected_ > 0 && are_back()) ? *enough_since_ : *enough_since_ + options_.last_call;
   return fence_ ? std::max(at, *fence_) : at;
 }
 

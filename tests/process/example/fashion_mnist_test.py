@@ -36,6 +36,16 @@ def write_data(folder, training=TRAINING, test=TEST):
         (folder / f"{split}-{LABELS}").write_bytes(gzip.compress(struct.pack(">2I", 0x801, count) + labels))
 
 
+def folder_with_data(add_cleanup):
+    """A folder of its own for a test, with a small data set in data/."""
+    folder = tempfile.TemporaryDirectory()
+    add_cleanup(folder.cleanup)
+    data = pathlib.Path(folder.name) / "data"
+    data.mkdir()
+    write_data(data)
+    return data.parent
+
+
 def read_safetensors(path):
     """(metadata, name -> (dtype, shape, bytes))"""
     content = path.read_bytes()

@@ -8,12 +8,11 @@ import random
 import re
 import signal
 import sys
-import tempfile
 import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "launch"))
-from fashion_mnist_test import write_data  # noqa: E402
+from fashion_mnist_test import folder_with_data  # noqa: E402
 from processes import Tree, percentile, rank_process, wait_for  # noqa: E402
 from shared_memory import own_shared_memory, shared_memory  # noqa: E402
 
@@ -26,11 +25,7 @@ SEED = int(os.environ.get("LOCKSTEP_TEST_SEED", "0")) or random.randrange(1 << 3
 
 class KillsTest(unittest.TestCase):
     def setUp(self):
-        folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.folder = pathlib.Path(folder.name)
-        (self.folder / "data").mkdir()
-        write_data(self.folder / "data")
+        self.folder = folder_with_data(self.addCleanup)
         self.random = random.Random(SEED)
         print(f"seed {SEED}", flush=True)
 

@@ -9,12 +9,11 @@ import random
 import re
 import signal
 import sys
-import tempfile
 import time
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "launch"))
-from fashion_mnist_test import write_data  # noqa: E402
+from fashion_mnist_test import folder_with_data  # noqa: E402
 from processes import Tree, wait_for  # noqa: E402
 
 LOCKSTEP = ""
@@ -31,11 +30,7 @@ STOPPED = 75  # the launcher's exit code
 class PreemptionTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(folder.cleanup)
-        cls.folder = pathlib.Path(folder.name)
-        (cls.folder / "data").mkdir()
-        write_data(cls.folder / "data")
+        cls.folder = folder_with_data(cls.addClassCleanup)
         cls.whole = {}
 
     def start(self, out, epochs, *options, ranks=2):

@@ -396,7 +396,7 @@ def without_memory_files():
 
 
 class FileLimitTest(RunTest):
-    @unittest.skipIf("LOCKSTEP_TEST_SANITIZED" in os.environ, "the thread sanitizer's own threads take the signal")
+    @unittest.skipIf("LOCKSTEP_TEST_SANITIZED" in os.environ, "under the thread sanitizer the signal ends the launcher")
     # fault: 23
     def test_without_room_for_any_file_the_launcher_says_so_and_does_not_die_of_a_signal(self):
         nothing = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # noqa: E731

@@ -9,7 +9,6 @@ import pathlib
 import re
 import secrets
 import sys
-import tempfile
 import unittest
 
 try:
@@ -20,7 +19,7 @@ except ImportError:
 HERE = pathlib.Path(__file__).resolve().parent
 for folder in ("launch", "example"):
     sys.path.insert(0, str(HERE.parent / folder))
-from fashion_mnist_test import write_data  # noqa: E402
+from fashion_mnist_test import folder_with_data  # noqa: E402
 from pods import IndexedJob, Pods, Unavailable  # noqa: E402
 from processes import Tree  # noqa: E402
 
@@ -36,11 +35,7 @@ LEFT, STOPPED = 5, 75
 class Eviction(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(folder.cleanup)
-        cls.folder = pathlib.Path(folder.name)
-        (cls.folder / "data").mkdir()
-        write_data(cls.folder / "data")
+        cls.folder = folder_with_data(cls.addClassCleanup)
         with open(MANIFEST, encoding="ascii") as file:
             cls.service, cls.job = yaml.safe_load_all(file)
         with Tree([LOCKSTEP, "run", "--nproc-per-node", "2", "--no-prefix", *cls.training("whole", *LOCKSTEP_MODE)],

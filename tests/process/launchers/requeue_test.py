@@ -10,7 +10,6 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 import unittest
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -18,7 +17,7 @@ for folder in ("links", "launch", "example"):
     sys.path.insert(0, str(HERE.parent / folder))
 import links_test  # noqa: E402
 import slurm  # noqa: E402
-from fashion_mnist_test import write_data  # noqa: E402
+from fashion_mnist_test import folder_with_data  # noqa: E402
 from processes import wait_for  # noqa: E402
 
 SKIPPED = 77
@@ -32,14 +31,10 @@ OF_LAUNCHERS = re.compile(r"^(LOCKSTEP|SLURM|SBATCH)_|^(RANK|WORLD_SIZE|MASTER_A
 class Requeue(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        folder = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(folder.cleanup)
-        cls.folder = pathlib.Path(folder.name)
-        (cls.folder / "data").mkdir()
-        write_data(cls.folder / "data")
-        cls.cluster = cls.enterClassContext(slurm.Cluster(folder.name))
+        cls.folder = folder_with_data(cls.addClassCleanup)
+        cls.cluster = cls.enterClassContext(slurm.Cluster(str(cls.folder)))
         cls.environment = {name: value for name, value in os.environ.items() if not OF_LAUNCHERS.search(name)}
-        cls.environment.update(HOME=folder.name, LAUNCHER=LOCKSTEP, RANKS_PER_NODE="2", OMP_NUM_THREADS="1")
+        cls.environment.update(HOME=str(cls.folder), LAUNCHER=LOCKSTEP, RANKS_PER_NODE="2", OMP_NUM_THREADS="1")
         cls.digest = cls.digest_of_a_whole_run()
 
     @classmethod

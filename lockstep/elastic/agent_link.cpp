@@ -9,6 +9,7 @@
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/health/failure_detector.h"
 #include "lockstep/net/socket.h"
 
 namespace lockstep::internal {
@@ -28,8 +29,8 @@ SocketAddress address_of_peer(int fd) {
 }  // namespace
 
 Duration host_timeout() {
-  constexpr std::chrono::milliseconds kHostTimeout{3000};
-  return EnvironmentReader().duration("LOCKSTEP_HOST_TIMEOUT").value_or(kHostTimeout);
+  const auto told = EnvironmentReader().duration("LOCKSTEP_HOST_TIMEOUT");
+  return told ? *told : kHostTimeout;
 }
 
 // Shorter than what ranks take for the loss of a host, so that agents notice it first.

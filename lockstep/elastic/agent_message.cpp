@@ -36,7 +36,7 @@ void hello_fields(Fields& fields, Message& hello) {
   fields.number(hello.least, 1, kMostHosts, "least number of hosts");
   fields.number(hello.most, 1, kMostHosts, "greatest number of hosts");
   fields.number(hello.node_rank, -1, kMostHosts - 1, "node rank");
-  fields.text(hello.options, kMostTextBytes);
+  fields.list(hello.options, kMostOptionsTold, [](auto& to, auto& each) { to.text(each, kMostArgumentBytesTold); });
   fields.text(hello.program, kMostNameBytes);
   fields.number(hello.master_port, 0, kMostPort, "port");
   fields.list(hello.arguments, kMostArgumentsTold, [](auto& to, auto& each) { to.text(each, kMostArgumentBytesTold); });

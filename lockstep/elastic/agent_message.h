@@ -21,6 +21,7 @@ inline constexpr int kMostHosts = 1 << 16;
 inline constexpr int kMostRanksOfHost = 1024;
 inline constexpr std::size_t kMostAgentMessageBytes = std::size_t{2} << 20;
 inline constexpr std::size_t kMostRdzvIdBytes = 256;
+inline constexpr std::size_t kMostOptionsTold = 16;
 inline constexpr std::size_t kMostArgumentsTold = 64;
 inline constexpr std::size_t kMostArgumentBytesTold = 256;
 // In one message: the longest line of a rank, with its prefix, so that those of several hosts are not mixed within one.
@@ -36,10 +37,10 @@ struct Hello {
   int ranks = 1;  // that it starts
   int least = 1;  // MIN:MAX hosts
   int most = 1;
-  int node_rank = -1;        // asked for; -1: any
-  std::string options = {};  // those that all hosts give alike, with ; between
-  std::string program = {};  // its name, without the folder
-  int master_port = 0;       // free on its host
+  int node_rank = -1;                     // asked for; -1: any
+  std::vector<std::string> options = {};  // those that all hosts give alike
+  std::string program = {};               // its name, without the folder
+  int master_port = 0;                    // free on its host
   // The program's arguments: the first ones, of long ones the beginning, and what tells whether all are equal.
   std::vector<std::string> arguments = {};
   std::string arguments_digest = {};

@@ -44,7 +44,7 @@ bool Roll::is_seated(int host) const { return std::ranges::find(seats_, host, &S
 
 std::optional<Refused> Roll::arrive(const HostEntry& host, TimePoint now) {
   if (phase_ == Phase::over) return Refused{"the job has ended", true};
-  if (is_asked_ && !host.returns) return Refused{"the job is being stopped", true};
+  if (is_asked() && !host.returns) return Refused{"the job is being stopped", true};
   if (host.wanted && *host.wanted >= options_.most) {
     return Refused{
         fmt::format("its node rank {} does not exist with at most {}", *host.wanted, hosts_text(options_.most))};
@@ -156,9 +156,10 @@ void Roll::hang(std::string verdict, int blamed, TimePoint now) {
 
 void Roll::ask_to_stop(int host, int signal, TimePoint now) {
   if (phase_ == Phase::over) return;
+  const bool is_first = !is_asked();
   const auto [asked, is_new] = asks_at_.emplace(host, now);
   if (!is_new && (signal == SIGINT || now - asked->second >= kSameAsk)) insisted_ = true;
-  if (std::exchange(is_asked_, true)) return;
+  if (!is_first) return;
   outcome_.stop_signal = signal;
   if (phase_ == Phase::running) end_because(Reason::stop, now);
 }
@@ -166,7 +167,7 @@ void Roll::ask_to_stop(int host, int signal, TimePoint now) {
 Deadline Roll::wake_at() const {
   if (phase_ == Phase::over) return Deadline::never();
   if (!to_kill_.empty() || (phase_ == Phase::gathering && !leaves_at_.empty())) return Deadline::after({});
-  if (phase_ == Phase::gathering && is_asked_) return Deadline::at(stops_at());
+  if (phase_ == Phase::gathering && is_asked()) return Deadline::at(stops_at());
   if (phase_ == Phase::gathering) {
     const auto begins = begins_at();
     return Deadline::at(begins.value_or(waiting_since_ + options_.join_timeout));
@@ -182,7 +183,7 @@ std::vector<RollOrder> Roll::take_orders(TimePoint now) {
     case Phase::gathering:
       all_leave_or_dismiss(orders);
       if (phase_ == Phase::over) return orders;
-      if (is_asked_) {
+      if (is_asked()) {
         if (now < stops_at()) return orders;
         finish(options_.stop_exit_code, fmt::format("stopped by {}", signal_name(outcome_.stop_signal)), orders);
       } else if (const auto begins = begins_at(); begins && *begins <= now) {
@@ -205,7 +206,7 @@ std::vector<RollOrder> Roll::take_orders(TimePoint now) {
   if (phase_ == Phase::running && end_at_ && *end_at_ <= now) {
     phase_ = Phase::ending;
     const bool asks = reason_ == Reason::stop || reason_ == Reason::newcomer || reason_ == Reason::leaving;
-    orders.push_back(asks ? RollOrder{RollOrder::Kind::stop, is_asked_ ? outcome_.stop_signal : SIGTERM}
+    orders.push_back(asks ? RollOrder{RollOrder::Kind::stop, is_asked() ? outcome_.stop_signal : SIGTERM}
                           : RollOrder{.kind = RollOrder::Kind::end});
   } else if (phase_ == Phase::ending && reason_ == Reason::loss && !told_) {
     // The ranks were asked to stop; those that wait for a lost host never get there.
@@ -223,9 +224,9 @@ void Roll::conclude(TimePoint now, std::vector<RollOrder>& orders) {
   for (const HostEntry& host : hosts_) {
     if (host.leaves && cut_short && is_seated(host.number)) outcome_.left.push_back(host.name);
   }
-  if (!is_asked_) part_separated(now, orders);
+  if (!is_asked()) part_separated(now, orders);
   orders.push_back({.kind = RollOrder::Kind::report});
-  if (is_asked_) return finish(exit_code_of(outcome_, options_.stop_exit_code), {}, orders);
+  if (is_asked()) return finish(exit_code_of(outcome_, options_.stop_exit_code), {}, orders);
   const bool by_loss = !outcome_.lost.empty() && !failed_first_;
   if (by_loss ? !goes_on_after_loss(orders) : !goes_on_after_failure(orders)) return;
   const bool asked_to_begin_again = reason_ == Reason::newcomer || reason_ == Reason::leaving;

@@ -76,6 +76,7 @@ class Roll {
   HostEntry* entry(int host);
   bool is_seated(int host) const;
   int available() const;
+  bool is_asked() const { return !asks_at_.empty(); }  // to stop
   void end_because(Reason reason, std::optional<TimePoint> at);
   void take_in(TimePoint now);
   void remove(int host);
@@ -114,8 +115,7 @@ class Roll {
   bool failed_first_ = false;
   std::optional<TimePoint> end_at_;  // when the ranks are told
   bool told_ = false;
-  bool is_asked_ = false;             // to stop
-  std::map<int, TimePoint> asks_at_;  // by the host that was told to: the first time
+  std::map<int, TimePoint> asks_at_;  // to stop: by the host that was told to, the first time
   bool insisted_ = false;
   bool kill_told_ = false;
   std::map<int, TimePoint> leaves_at_;          // by host: when it was asked to

@@ -22,7 +22,7 @@ TEST_CASE("messages of agents") {
   stands.sight.cpu = 0.25;
   fuzz::run(
       {.name = "messages of agents",
-       .seeds = {encode(Hello{"1.0", "job", "n1", 811, 8, 1, 4, 2, "options", "train", 4711}),
+       .seeds = {encode(Hello{"1.0", "job", "n1", 811, 8, 1, 4, 2, {"an option", "another"}, "train", 4711}),
                  encode(Welcome{1, "job"}), encode(StartRanks{3, 2, 1, 2, 8, 16, "10.0.0.1:4711", "10.0.0.2", 4712}),
                  encode(ended), encode(Output{RankStream::standard_error, "a line\n"}), encode(Farewell{3, "why"}),
                  encode(HostAlive{}), encode(KeepOut{"c", "10.0.0.3"}), encode(Reached{}),

@@ -21,7 +21,7 @@ Message through_wire(const Message& message) {
 }  // namespace
 
 TEST_CASE("messages of agents are read as they were written") {
-  const Hello hello = through_wire(Hello{"1.0", "job", "n1", 811, 8, 1, 4, 2, "--max-restarts 3", "train", 4711});
+  const Hello hello = through_wire(Hello{"1.0", "job", "n1", 811, 8, 1, 4, 2, {"--max-restarts 3"}, "train", 4711});
   CHECK(hello.host == "n1");
   CHECK(hello.ranks == 8);
   CHECK(hello.node_rank == 2);

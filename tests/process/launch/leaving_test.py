@@ -8,7 +8,7 @@ import time
 import unittest
 
 from agents import Job
-from processes import wait_for
+from processes import PausedReader, wait_for
 
 LOCKSTEP = ""
 LEFT, STOPPED = 5, 75
@@ -186,6 +186,31 @@ class LeavingTest(unittest.TestCase):
         time.sleep(1.1)
         a.process.send_signal(signal.SIGINT)
         self.assertEqual(set(job.codes(20)), {STOPPED}, job.texts())
+
+    def test_an_agent_whose_messages_nobody_reads_leaves_like_others(self):
+        for first in (False, True):
+            with PausedReader() as paused, Job(LOCKSTEP, "--nnodes", "1:4", "--rdzv-conf", "last_call_timeout=1") as job:
+                deaf = job.start("a", SAVING, ranks=1, stderr=paused.writer) if first else None
+                b = job.start("b", SAVING, ranks=1)
+                deaf = deaf or job.start("c", SAVING, ranks=1, stderr=paused.writer)
+                self.wait_for_world(job, 2)
+                begin = time.monotonic()
+                deaf.process.send_signal(signal.SIGTERM)
+                self.assertEqual(deaf.code(20), LEFT, job.texts())
+                self.assertLess(time.monotonic() - begin, 10)  # not after a timeout
+                self.wait_for_world(job, 1)
+                b.process.send_signal(signal.SIGINT)
+                self.assertEqual(b.code(20), STOPPED, job.texts())
+                self.assertEqual(job.left(), [], job.texts())
+
+    def test_the_only_host_leaves_though_nobody_reads_what_its_ranks_have_said(self):
+        script = "trap 'echo saves >&2; exit 0' TERM; echo ready; while :; do sleep 0.02; done"
+        with PausedReader() as paused, Job(LOCKSTEP, "--nnodes", "1:4", "--rdzv-conf", "last_call_timeout=1") as job:
+            a = job.start("a", script, ranks=1, stderr=paused.writer)
+            self.assertTrue(a.says("ready", stream="out"), job.texts())
+            a.process.send_signal(signal.SIGTERM)
+            self.assertEqual(a.code(10), STOPPED, job.texts())
+            self.assertEqual(job.left(), [], job.texts())
 
     def test_the_exit_code_of_a_stop_can_be_chosen(self):
         job = self.running("--stop-exit-code", "42", names="ab")

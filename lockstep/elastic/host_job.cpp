@@ -56,6 +56,7 @@ class HostJob : private TreeGuest {
   void handle(const AgentMessage& message);
   void wait(Deadline limit = Deadline::never());
   void show_rest();
+  bool was_asked() const;
   void meet_anew(bool listens_first, const Handover& handover = {});
   void join(const Welcome& welcome);
   void run_attempt(const StartRanks& start);
@@ -85,7 +86,7 @@ class HostJob : private TreeGuest {
 
 AgentResult HostJob::run() {
   while (!farewell_) {
-    if (!met_.desk) return {.exit_code = request_.exit_code()};
+    if (!met_.desk) return {.exit_code = request_.exit_code(), .was_asked = true};
     met_.desk->tend();
     met_.output->tend(*met_.desk);
     if (!later_.empty()) {
@@ -102,9 +103,9 @@ AgentResult HostJob::run() {
     } else if (const auto handover = std::exchange(meets_anew_, std::nullopt)) {
       meet_anew(true, *handover);
     } else if (request_.waits_in_vain(*met_.desk)) {
-      return {.exit_code = request_.exit_code()};
+      return {.exit_code = request_.exit_code(), .was_asked = true};
     } else if (insisted_) {
-      return {.exit_code = options_.stop_exit_code};
+      return {.exit_code = options_.stop_exit_code, .was_asked = true};
     } else {
       wait();
     }
@@ -117,21 +118,25 @@ AgentResult HostJob::run() {
   }
   return {.exit_code = farewell_->exit_code,
           .is_first = met_.is_first,
+          .was_asked = was_asked(),
           .job_id = job_ ? job_->id() : "",
           .attempts = met_.desk->outcomes()};
 }
 
-// As on one machine: a reader that takes its time gets everything, but whoever has asked the job to stop does not wait.
+// As on one machine: a reader that takes its time gets everything, but whoever has asked the job to stop, or this host
+// to leave it, does not wait.
 void HostJob::show_rest() {
-  const std::vector<Outcome> outcomes = met_.desk->outcomes();
-  const bool was_stopped = !outcomes.empty() && outcomes.back().stop_signal != 0;
-  Deadline limit = was_stopped ? Deadline::after(kRestAfterStop) : Deadline::never();
-  asked_at_.reset();
+  Deadline limit = was_asked() ? Deadline::after(kRestAfterStop) : Deadline::never();
   while (met_.output->is_pending() && !limit.expired()) {
     wait(limit);
-    if (asked_at_) limit = std::min(limit, Deadline::at(*asked_at_ + kRestAfterStop));
+    if (request_.is_made()) limit = std::min(limit, Deadline::after(kRestAfterStop));
     met_.output->tend(*met_.desk);
   }
+}
+
+bool HostJob::was_asked() const {
+  const std::vector<Outcome> all = met_.desk->outcomes();
+  return request_.is_made() || (!all.empty() && (all.back().stop_signal != 0 || !all.back().left.empty()));
 }
 
 void HostJob::wait(Deadline limit) {
@@ -343,7 +348,7 @@ AgentResult run_agent(const AgentOptions& options) {
   }
   SignalRelay signals(options.signals.empty() ? SignalRelay::stop_signals() : options.signals);
   Met met = meet(options, signals, true);
-  if (!met.desk) return {.exit_code = options.stop_exit_code};
+  if (!met.desk) return {.exit_code = options.stop_exit_code, .was_asked = true};
   return HostJob(options, std::move(met), signals).run();
 }
 

@@ -17,6 +17,7 @@ class OwnRequest {
   explicit OwnRequest(const AgentOptions& options) : options_(options) {}
 
   void hear(int signal, TimePoint now);
+  bool is_made() const { return signal_.has_value(); }
   void insist() { insists_ = true; }
   // The others have to meet again, since the first host has left. Nothing if this host does not take part: it leaves
   // too, or was asked twice. Blocks.

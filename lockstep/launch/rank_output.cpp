@@ -249,8 +249,9 @@ Deadline RankOutput::wake_at() const {
   return standard_error_ ? std::min(wake, standard_error_->wake_at()) : wake;
 }
 
-// At the deadline, what the reader takes without a wait.
-void RankOutput::write_all(OutputSink& target, Deadline& deadline, SignalRelay* signals) {
+// At the deadline, what the reader takes without a wait. Whether a signal to stop came.
+bool RankOutput::write_all(OutputSink& target, Deadline& deadline, SignalRelay* signals) {
+  bool was_asked = false;
   while (target.pending()) {
     pollfd set[] = {{target.fd(), POLLOUT, 0}, {signals == nullptr ? -1 : signals->fd(), POLLIN, 0}};
     const bool is_last = deadline.expired();
@@ -258,7 +259,7 @@ void RankOutput::write_all(OutputSink& target, Deadline& deadline, SignalRelay* 
     if (set[0].revents != 0) {
       target.write_some();
     } else if (is_last) {
-      return;
+      break;
     }
     if (set[1].revents == 0) continue;
     while (const int signal = signals->take()) {
@@ -266,9 +267,11 @@ void RankOutput::write_all(OutputSink& target, Deadline& deadline, SignalRelay* 
         ::kill(::getpid(), SIGSTOP);
       } else {
         deadline = std::min(deadline, Deadline::after(kAfterSignal));
+        was_asked = true;
       }
     }
   }
+  return was_asked;
 }
 
 void RankOutput::write_ready() {
@@ -277,15 +280,15 @@ void RankOutput::write_ready() {
   write_all(sink(RankStream::standard_error), now, nullptr);
 }
 
-void RankOutput::flush(Deadline deadline, SignalRelay* signals) {
-  write_all(standard_output_, deadline, signals);
+bool RankOutput::flush(Deadline deadline, SignalRelay* signals) {
+  const bool was_asked = write_all(standard_output_, deadline, signals);
   standard_output_.give_up();
   tend();
   if (const std::uint64_t lost = standard_output_.lost_lines(); lost > 0) {
     say(fmt::format("{} line{} of standard output {} lost", lost, lost == 1 ? "" : "s", lost == 1 ? "was" : "were"),
         LogLevel::warning);
   }
-  write_all(sink(RankStream::standard_error), deadline, signals);
+  return write_all(sink(RankStream::standard_error), deadline, signals) || was_asked;
 }
 
 void RankOutput::say(std::string_view line, LogLevel level) {

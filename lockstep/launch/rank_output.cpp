@@ -15,6 +15,7 @@
 #include "lockstep/base/format.h"
 #include "lockstep/base/log_line.h"
 #include "lockstep/base/open_for_writing.h"
+#include "lockstep/base/own_links.h"
 #include "lockstep/launch/fill_in.h"
 #include "lockstep/launch/launcher_line.h"
 
@@ -64,8 +65,19 @@ void append_json(std::string& text, LogLine line, std::string_view message) {
   append_json(text, line, message.substr(half));
 }
 
-UniqueFd open_log(const std::string& path) {
-  return create_in_place_of(path, kSharedMode, fmt::format("cannot write '{}'", path));
+// Links of other users are not followed, see own_links.h.
+void make_log_folder(const std::string& folder) {
+  std::error_code failure;
+  const std::string doing = fmt::format("cannot make the log directory '{}'", folder);
+  std::filesystem::create_directories(folder, failure);
+  if (failure) throw Error(ErrorKind::invalid_argument, fmt::format("{}: {}", doing, failure.message()));
+  open_folder(folder, doing);
+}
+
+UniqueFd open_log(const std::string& folder, const std::string& name) {
+  const std::string path = fmt::format("{}/{}", folder, name);
+  const std::string doing = fmt::format("cannot write '{}'", path);
+  return create_in_place_of({.path = path, .directory = open_folder(folder, doing), .name = name}, kSharedMode, doing);
 }
 
 }  // namespace
@@ -134,21 +146,17 @@ void RankOutput::begin_attempt(int number, int first_rank) {
 }
 
 void RankOutput::open_logs(const std::string& directory) {
-  std::error_code failure;
-  std::filesystem::create_directories(directory, failure);
-  if (failure) {
-    throw Error(ErrorKind::invalid_argument,
-                fmt::format("cannot make the log directory '{}': {}", directory, failure.message()));
-  }
+  make_log_folder(options_.log_directory);
+  if (directory != options_.log_directory) make_log_folder(directory);
   for (const RankStream stream : {RankStream::standard_output, RankStream::standard_error}) {
     const char* name = stream == RankStream::standard_output ? "stdout" : "stderr";
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
       if (!is_logged(static_cast<int>(rank), stream)) continue;
       ranks_[rank].streams[index_of(stream)].log =
-          open_log(fmt::format("{}/rank_{}.{}.log", directory, first_rank_ + static_cast<int>(rank), name));
+          open_log(directory, fmt::format("rank_{}.{}.log", first_rank_ + static_cast<int>(rank), name));
     }
     if (options_.duplicated[index_of(stream)].empty()) continue;
-    duplicates_[index_of(stream)] = open_log(fmt::format("{}/filtered_{}.log", directory, name));
+    duplicates_[index_of(stream)] = open_log(directory, fmt::format("filtered_{}.log", name));
   }
 }
 

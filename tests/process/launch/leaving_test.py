@@ -189,7 +189,8 @@ class LeavingTest(unittest.TestCase):
 
     def test_an_agent_whose_messages_nobody_reads_leaves_like_others(self):
         for first in (False, True):
-            with PausedReader() as paused, Job(LOCKSTEP, "--nnodes", "1:4", "--rdzv-conf", "last_call_timeout=1") as job:
+            options = ("--nnodes", "1:4", "--rdzv-conf", "last_call_timeout=1")
+            with PausedReader() as paused, Job(LOCKSTEP, *options) as job:
                 deaf = job.start("a", SAVING, ranks=1, stderr=paused.writer) if first else None
                 b = job.start("b", SAVING, ranks=1)
                 deaf = deaf or job.start("c", SAVING, ranks=1, stderr=paused.writer)

@@ -25,7 +25,6 @@
 #include "lockstep/launch/job_store.h"
 #include "lockstep/launch/launcher_line.h"
 #include "lockstep/launch/process_tree.h"
-#include "lockstep/launch/program_path.h"
 #include "lockstep/launch/rank_census.h"
 #include "lockstep/launch/remote_host.h"
 #include "lockstep/launch/signal_relay.h"
@@ -47,10 +46,10 @@ class HostJob : private TreeGuest {
  private:
   void on_start(const std::vector<int>& pids) override { pids_ = pids; }
   void watch(std::vector<pollfd>& set) override;
-  Deadline wake_at() const override;
+  Deadline wake_at() const override { return met_.desk->wake_at(); }
   TreeOrder serve(std::span<const pollfd> ready) override;
   bool on_signal(int signal) override;
-  void on_insist(int signal) override;
+  bool on_insist(int signal) override;
   void on_end(const RankEnd& end) override { met_.desk->post(RankEnded{generation_, end}); }
 
   void handle(const AgentMessage& message);
@@ -123,8 +122,7 @@ AgentResult HostJob::run() {
           .attempts = met_.desk->outcomes()};
 }
 
-// As on one machine: a reader that takes its time gets everything, but whoever has asked the job to stop, or this host
-// to leave it, does not wait.
+// As on one machine: a reader that takes its time gets everything, but whoever has asked for the end does not wait.
 void HostJob::show_rest() {
   Deadline limit = was_asked() ? Deadline::after(kRestAfterStop) : Deadline::never();
   while (met_.output->is_pending() && !limit.expired()) {
@@ -156,7 +154,7 @@ void HostJob::wait(Deadline limit) {
     if (signal == SIGTSTP) continue;
     // Who insists does not wait for the others.
     if (asked_at_ && !met_.is_first && steady_clock().now() - *asked_at_ >= kSameRequestOfUser) insisted_ = true;
-    if (asked_at_) request_.insist();
+    if (asked_at_) request_.insist(signal);
     if (!asked_at_) asked_at_ = steady_clock().now();
     on_signal(signal);
   }
@@ -241,10 +239,8 @@ void HostJob::run_attempt(const StartRanks& start) {
            .report = [this](HostSight sight) { post_sight(*met_.desk, generation_, std::move(sight)); }});
     }
     run_ranks(attempt, start.wants_counts);
-  } catch (const ExecFailed& error) {
-    post_failed_start(*met_.desk, start, options_.ranks, error, error.shell_code());
   } catch (const Error& error) {
-    post_failed_start(*met_.desk, start, options_.ranks, error, 1);
+    post_failed_start(*met_.desk, start, options_.ranks, error);
   }
   watch_.reset();
   pids_.clear();
@@ -301,8 +297,6 @@ void HostJob::watch(std::vector<pollfd>& set) {
   met_.output->watch_pipes(set, *met_.desk);
 }
 
-Deadline HostJob::wake_at() const { return met_.desk->wake_at(); }
-
 TreeOrder HostJob::serve(std::span<const pollfd> /*ready*/) {
   Desk& desk = *met_.desk;
   desk.tend();
@@ -327,16 +321,15 @@ TreeOrder HostJob::serve(std::span<const pollfd> /*ready*/) {
 }
 
 bool HostJob::on_signal(int signal) {
-  if (signal == SIGTSTP) return false;
-  if (!met_.desk->lost().empty()) return false;
+  if (signal == SIGTSTP || !met_.desk->lost().empty()) return false;
   request_.hear(signal, steady_clock().now());
   met_.desk->post(AskToStop{signal});
   return true;
 }
 
-void HostJob::on_insist(int signal) {
-  request_.insist();
+bool HostJob::on_insist(int signal) {
   met_.desk->post(AskToStop{signal});
+  return !request_.insist(signal) && met_.desk->lost().empty();
 }
 
 }  // namespace

@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import sys
+import tempfile
 import time
 import unittest
 
@@ -212,6 +213,28 @@ class LeavingTest(unittest.TestCase):
             a.process.send_signal(signal.SIGTERM)
             self.assertEqual(a.code(10), STOPPED, job.texts())
             self.assertEqual(job.left(), [], job.texts())
+
+    def test_an_interrupt_after_a_request_to_leave_is_the_first_one_for_the_job(self):
+        slow = """trap 'trap "" TERM INT; echo "rank $RANK saves"; while test ! -e GO; do sleep 0.02; done
+                        echo "rank $RANK saved"; exit 0' TERM INT
+                  echo "rank $RANK of $WORLD_SIZE"; while :; do sleep 0.02; done"""
+        for at, insists in ((0, False), (2, False), (0, True), (2, True)):
+            with tempfile.TemporaryDirectory() as folder:
+                go = os.path.join(folder, "go")
+                job = self.running("--stop-grace", "60", program=slow.replace("GO", go))
+                a, agent = job.agents[0], job.agents[at]
+                agent.process.send_signal(signal.SIGTERM)
+                self.assertTrue(wait_for(lambda: a.output.count(" saves\n") == 3), job.texts())
+                agent.process.send_signal(signal.SIGINT)
+                self.assertTrue(a.says("stopping the job (once more to kill)"), job.texts())
+                if insists:
+                    agent.process.send_signal(signal.SIGINT)
+                else:
+                    with open(go, "wb"):
+                        pass
+                self.assertEqual(set(job.codes(20)), {STOPPED}, job.texts())
+                self.assertEqual(a.output.count(" saved\n"), 0 if insists else 3, job.texts())
+                self.assertEqual(job.left(), [], job.texts())
 
     def test_the_exit_code_of_a_stop_can_be_chosen(self):
         job = self.running("--stop-exit-code", "42", names="ab")

@@ -1,4 +1,5 @@
-// What agents hand on of a job whose first host has left: in MeetAnew to those who stay, in Hello to the next first host.
+// What agents hand on of a job whose first host has left: in MeetAnew to those who stay, in Hello to the next first
+// host.
 #pragma once
 
 #include <string>

@@ -306,6 +306,38 @@ class HostsTest(WatchedTest):
         self.touch("stop")
         self.assertEqual(job.codes(), [0, 0], job.texts())
 
+    def test_hosts_that_leave(self):
+        job = Job(LOCKSTEP, "--nnodes", "2:3", "--rdzv-conf", "last_call_timeout=0")
+        self.addCleanup(job.__exit__)
+        program = "trap 'exit 0' TERM INT; echo ready; while :; do sleep 0.02; done"
+        a = job.start("a", program, "--metrics-port", "0", "--metrics-textfile", self.path("a.prom"))
+        b = job.start("b", program, ranks=1)
+        url = self.url_of(a)
+        self.assertTrue(wait_for(lambda: a.output.count("ready") == 3, 30), job.texts())
+        self.assertEqual(get(url + "/healthz"), (200, "running\n"))
+        b.process.send_signal(signal.SIGTERM)
+        self.assertEqual(b.code(), 5, job.texts())
+        # Fewer than the least are there.
+        m = self.wait(url, lambda m: m("lockstep_job_state", state="gathering") == 1)
+        self.assertEqual((m("lockstep_hosts"), m("lockstep_world_size")), (1, 2))
+        self.assertEqual(sum(m.all("lockstep_ranks").values()), 2)
+        a.process.send_signal(signal.SIGTERM)
+        self.assertEqual(a.code(), 75, job.texts())
+        with open(self.path("a.prom"), encoding="utf-8") as file:
+            self.assertEqual(Metrics(file.read())("lockstep_job_state", state="stopped"), 1)
+
+    def test_the_first_host_leaves(self):
+        job = Job(LOCKSTEP, "--nnodes", "1:2")
+        self.addCleanup(job.__exit__)
+        program = "trap 'exit 0' TERM INT; echo ready; while :; do sleep 0.02; done"
+        a = job.start("a", program, "--metrics-textfile", self.path("a.prom"), ranks=1)
+        job.start("b", program, ranks=1)
+        self.assertTrue(wait_for(lambda: a.output.count("ready") == 2, 30), job.texts())
+        a.process.send_signal(signal.SIGTERM)
+        self.assertEqual(a.code(), 5, job.texts())
+        with open(self.path("a.prom"), encoding="utf-8") as file:
+            self.assertEqual(Metrics(file.read())("lockstep_job_state", state="stopped"), 1)
+
     def test_a_lost_host_counts(self):
         job = self.job("--metrics-port", "0", "--nnodes", "1:2", "--rdzv-conf", "last_call_timeout=2")
         a = job.start("a", [WORKER, self.folder], "--metrics-port", "0")

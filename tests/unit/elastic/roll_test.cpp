@@ -188,6 +188,7 @@ TEST_CASE("without the first host the others meet anew, and when all are to leav
     CHECK(stage.orders() == Kinds{Kind::report, Kind::finish});
     CHECK(stage.roll.result().goes_on == !all);
     CHECK(stage.roll.result().exit_code == (all ? 33 : kLeftExitCode));
+    CHECK(stage.roll.outcome().stop_signal == SIGTERM);
   }
 }
 

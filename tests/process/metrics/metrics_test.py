@@ -267,10 +267,21 @@ class TextfileTest(WatchedTest):
         self.assertEqual([name for name in os.listdir(self.folder) if "prom" in name], ["job.prom"])
 
     def test_a_file_that_cannot_be_written_is_an_error_before_ranks_start(self):
-        tree = self.start("--metrics-textfile", "/nowhere/job.prom", program=["touch", self.path("started")])
-        self.assertEqual(tree.finish()[0], 2)
-        self.assertIn("/nowhere", self.error())
-        self.assertFalse(os.path.exists(self.path("started")))
+        os.mkdir(self.path("folder.prom"))
+        for path in ("/nowhere/job.prom", self.path("folder.prom"), self.path("x" * 300 + ".prom"), "/proc/job.prom"):
+            tree = self.start("--metrics-textfile", path, program=["touch", self.path("started")])
+            self.assertEqual(tree.finish()[0], 2, self.error())
+            self.assertTrue(self.error().startswith(f"lockstep: --metrics-textfile: saving {path}: "), self.error())
+            self.assertFalse(os.path.exists(self.path("started")))
+
+    def test_all_may_read_it_whatever_the_umask(self):
+        mask = os.umask(0o077)
+        try:
+            tree = self.start("--metrics-textfile", self.path("job.prom"), program=["true"])
+        finally:
+            os.umask(mask)
+        self.assertEqual(tree.finish()[0], 0, self.error())
+        self.assertEqual(stat.S_IMODE(os.stat(self.path("job.prom")).st_mode), 0o644)
 
 
 class HostsTest(WatchedTest):

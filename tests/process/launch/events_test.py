@@ -148,9 +148,10 @@ class HookTest(unittest.TestCase):
     def test_hosts_that_leave_stop_the_job_if_they_are_all(self):
         for leaving, code, told in (("ab", 75, ["start", "stop", "end"]), ("a", 5, ["start", "end"])):
             report = os.path.join(self.folder.name, "report.json")
-            with Job(LOCKSTEP, "--nnodes", "1:2", "--on-event", self.hook("cat >> {told}"), "--report", report) as job:
-                for name in "ab":
-                    job.start(name, "trap 'exit 0' TERM INT; echo ready; while :; do sleep 0.02; done", ranks=1)
+            script = "trap 'exit 0' TERM INT; echo ready; while :; do sleep 0.02; done"
+            with Job(LOCKSTEP, "--nnodes", "1:2") as job:
+                job.start("a", script, "--on-event", self.hook("cat >> {told}"), "--report", report, ranks=1)
+                job.start("b", script, ranks=1)
                 self.assertTrue(wait_for(lambda job=job: job.agents[0].output.count("ready") == 2, 30), job.texts())
                 for agent in job.agents[:len(leaving)]:
                     agent.process.send_signal(signal.SIGTERM)

@@ -153,7 +153,7 @@ class LeavingTest(unittest.TestCase):
         job = self.running(program=failing)
         job.agents[2].process.send_signal(signal.SIGTERM)
         self.assertEqual(job.codes(), [3] * 3, job.texts())
-        self.assertRegex(job.agents[0].error, r"rank 2 \(host c, pid \d+\) exited with code 3")
+        self.assertRegex(job.agents[0].error, r"rank 2 \(host [bc], pid \d+\) exited with code 3")
         self.assertNotIn("begins again", job.agents[0].error)
 
     def test_an_interrupt_at_any_host_is_for_the_job(self):

@@ -179,6 +179,25 @@ class HookTest(unittest.TestCase):
             self.assertEqual([(each["event"], each.get("exit_code")) for each in self.events()[3:]],
                              [("stop", None), ("end", 75)])
 
+    def test_hosts_that_leave_stop_the_job_if_they_are_all(self):
+        for leaving, code, told in (("ab", 75, ["start", "stop", "end"]), ("a", 5, ["start", "end"])):
+            report = os.path.join(self.folder.name, "report.json")
+            script = "trap 'exit 0' TERM INT; echo ready; while :; do sleep 0.02; done"
+            with Job(LOCKSTEP, "--nnodes", "1:2") as job:
+                job.start("a", script, "--on-event", self.hook("cat >> {told}"), "--report", report, ranks=1)
+                job.start("b", script, ranks=1)
+                self.assertTrue(wait_for(lambda job=job: job.agents[0].output.count("ready") == 2, 30), job.texts())
+                for agent in job.agents[:len(leaving)]:
+                    agent.process.send_signal(signal.SIGTERM)
+                self.assertEqual(job.agents[0].code(), code, job.texts())
+            self.assertEqual(self.names(), told)
+            for event in self.events()[1:]:
+                self.assertEqual((event["stopped_by"], event["cause"]), ("SIGTERM", None))
+            self.assertEqual(self.events()[-1]["exit_code"], code)
+            with open(report, encoding="utf-8") as file:
+                self.assertEqual(json.load(file)["stopped_by"], "SIGTERM")
+            os.unlink(self.told)
+
 
 class LogFormatTest(unittest.TestCase):
     def lines(self, text):

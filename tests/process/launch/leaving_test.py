@@ -144,6 +144,19 @@ class LeavingTest(unittest.TestCase):
         self.assertEqual(job.agents[0].output.count("of 3 saves"), 3, job.texts())
         self.assertEqual(job.left(), [], job.texts())
 
+    # fault: 50
+    def test_a_save_that_fails_while_a_host_leaves_is_a_failure(self):
+        failing = """
+            trap '[ $RANK = 2 ] && { echo "no space left" >&2; exit 3; }; exit 0' TERM INT
+            echo "rank $RANK of $WORLD_SIZE"
+            while :; do sleep 0.02; done
+        """
+        job = self.running(program=failing)
+        job.agents[2].process.send_signal(signal.SIGTERM)
+        self.assertEqual(job.codes(), [3] * 3, job.texts())
+        self.assertRegex(job.agents[0].error, r"rank 2 \(host [bc], pid \d+\) exited with code 3")
+        self.assertNotIn("begins again", job.agents[0].error)
+
     def test_an_interrupt_at_any_host_is_for_the_job(self):
         for at in range(2):
             job = self.running(names="ab")

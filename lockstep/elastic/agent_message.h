@@ -37,7 +37,7 @@ struct Hello {
   int least = 1;  // MIN:MAX hosts
   int most = 1;
   int node_rank = -1;        // asked for; -1: any
-  std::string options = {};  // those that all hosts give alike, as a text
+  std::string options = {};  // those that all hosts give alike, with ; between
   std::string program = {};  // its name, without the folder
   int master_port = 0;       // free on its host
   // The program's arguments: the first ones, of long ones the beginning, and what tells whether all are equal.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cctype>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/format.h"
@@ -40,6 +41,21 @@ std::string argument_text(const Hello& hello, std::size_t index) {
   return fmt::format("has '{}' as argument {}", hello.arguments[index], index + 1);
 }
 
+// The first of the options that differs, there and here.
+std::pair<std::string, std::string> different_option(const std::string& there, const std::string& here) {
+  const auto next = [](std::string_view& rest) {
+    const std::string_view option = rest.substr(0, rest.find(';'));
+    rest.remove_prefix(std::min(rest.size(), option.size() + 1));
+    return std::string(option);
+  };
+  std::string_view theirs = there, ours = here;
+  while (!theirs.empty() || !ours.empty()) {
+    std::pair<std::string, std::string> each{next(theirs), next(ours)};
+    if (each.first != each.second) return each;
+  }
+  return {there, here};
+}
+
 std::string difference_of_arguments(const Hello& theirs, const Hello& ours) {
   const auto [there, here] = std::ranges::mismatch(theirs.arguments, ours.arguments);
   if (there == theirs.arguments.end() && here == ours.arguments.end()) {
@@ -68,7 +84,7 @@ Hello hello_of(const AgentOptions& options) {
           .least = options.least,
           .most = options.most,
           .node_rank = options.node_rank.value_or(-1),
-          .options = fmt::format("--max-restarts {} --rdzv-conf host_timeout={:g} --stop-exit-code {}",
+          .options = fmt::format("--max-restarts {};--rdzv-conf host_timeout={:g};--stop-exit-code {}",
                                  options.max_restarts, seconds(host_timeout()), options.stop_exit_code),
           .program = options.program,
           .master_port = options.master_port != 0 ? options.master_port : free_port(),
@@ -92,7 +108,10 @@ std::optional<std::string> objection(const Hello& theirs, const Hello& ours) {
   if (theirs.least != ours.least || theirs.most != ours.most) {
     return differs("--nnodes", range_text(theirs.least, theirs.most), range_text(ours.least, ours.most));
   }
-  if (theirs.options != ours.options) return differs("an option", theirs.options, ours.options);
+  if (theirs.options != ours.options) {
+    const auto [there, here] = different_option(theirs.options, ours.options);
+    return differs("an option", there, here);
+  }
   if (theirs.program != ours.program) {
     return fmt::format(
         "it is to run {}, and a job that runs {} is gathered there under the same --rdzv-id {}; give each "

@@ -112,7 +112,11 @@ class MeetingTest(HostsTest):
         for option, code, words in (
                 (["--nnodes", "1:2"], 2, "--nnodes is 1:2 there and 2 on the first host a"),
                 (["--nnodes", "2", "--max-restarts", "3"], 2, "--max-restarts 3 there and --max-restarts 0"),
-                (["--nnodes", "2", "--node-rank", "0"], 3, "node rank 0 is that of host a")):
+                (["--nnodes", "2", "--rdzv-conf", "host_timeout=60"], 2,
+                 "--rdzv-conf host_timeout=60 there and --rdzv-conf host_timeout=3 on the first host a"),
+                (["--nnodes", "2", "--stop-exit-code", "7"], 2, "--stop-exit-code 7 there and --stop-exit-code 75"),
+                (["--nnodes", "2", "--node-rank", "0", "--stop-grace", "1", "--shutdown-timeout", "1"], 3,
+                 "node rank 0 is that of host a")):
             other = job.start("b", "true", *option)
             self.assertEqual(other.code(20), code, job.texts())
             self.assertIn(words, other.error)
@@ -465,13 +469,16 @@ class StopTest(HostsTest):
         self.assert_nothing_left(job)
 
     # fault: 50
-    def test_a_second_signal_at_another_host_kills(self):
+    def test_only_a_second_signal_at_the_same_host_kills(self):
         job, a, b = self.running(1, 'trap "" INT TERM; echo "rank $RANK pid $$"; while :; do sleep 0.05; done')
         b.process.send_signal(signal.SIGINT)
         self.assertTrue(a.says("stopping the job"), job.texts())
         time.sleep(1.1)  # sooner it is the same request
-        a.process.send_signal(signal.SIGINT)
+        a.process.send_signal(signal.SIGTERM)
+        self.assertFalse(a.says("again: killing the ranks", 1), job.texts())
+        b.process.send_signal(signal.SIGINT)
         self.assertEqual(job.codes(10), [75, 75], job.texts())
+        self.assertIn("SIGINT at host b again: killing the ranks", a.error)
 
     def test_who_waits_for_others_stops_at_once(self):
         job = self.job("--nnodes", "2")

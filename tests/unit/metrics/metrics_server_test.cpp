@@ -53,7 +53,7 @@ TEST_CASE("clients that say nothing or do not read keep nobody else waiting") {
   std::vector<UniqueFd> idle;
   for (std::size_t i = 1; i < MetricsServer::kMostConnections; ++i) {
     idle.push_back(connect_to(server));
-    if (i % 2 == 0) continue;
+    if (i > 3) continue;
     const std::string_view request = "GET /metrics HTTP/1.1\r\n\r\n";  // more than fits into the system's buffers
     send_all(idle.back().get(), std::as_bytes(std::span(request)), Deadline::after(kSoon));
   }

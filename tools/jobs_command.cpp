@@ -15,6 +15,7 @@
 #include "lockstep/launch/launcher_line.h"
 #include "lockstep/launch/signal_relay.h"
 #include "tools/jobs_of_hosts.h"
+#include "tools/seconds_range.h"
 #include "tools/standard_output.h"
 
 namespace lockstep::tools {
@@ -103,7 +104,7 @@ int ps_command(const PsOptions& options) try {
 CLI::App* add_top(CLI::App& app, TopOptions& options) {
   CLI::App* top = app.add_subcommand("top", "Show this user's jobs on this machine, refreshed every second; q ends it");
   top->add_option("--interval", options.interval_seconds, "Seconds from one look to the next (default 1)")
-      ->check(CLI::Range(0.1, 3600.0));
+      ->check(seconds_range(0.1, 3600));
   top->add_flag("--once", options.once, "Look twice, print one table, and end");
   add_place(top, options);
   top->footer("Examples:\n  lockstep top --interval 5\n  lockstep top --once\n");

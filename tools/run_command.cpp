@@ -6,6 +6,7 @@
 #include <cstring>
 #include <exception>
 #include <optional>
+#include <string_view>
 
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
@@ -67,10 +68,13 @@ int run_command(const RunOptions& given) {
   if (!given.log_format.empty()) ::setenv("LOCKSTEP_LOG_FORMAT", given.log_format.c_str(), 1);
   try {
     EnvironmentReader().choice("LOCKSTEP_LOG_FORMAT");
+    std::string_view host_timeout;
     for (const auto& [key, value] : given.rdzv_config) {
-      if (key == "host_timeout") ::setenv("LOCKSTEP_HOST_TIMEOUT", value.c_str(), 1);
+      if (key != "host_timeout") continue;
+      ::setenv("LOCKSTEP_HOST_TIMEOUT", value.c_str(), 1);
+      host_timeout = "--rdzv-conf host_timeout";
     }
-    EnvironmentReader().duration("LOCKSTEP_HOST_TIMEOUT");
+    EnvironmentReader().duration("LOCKSTEP_HOST_TIMEOUT", host_timeout);
     parse_binding(given.bind);
     const int most_hosts = std::max(given.nodes.most, static_cast<int>(given.hosts.size()));
     if (!given.rdzv_endpoint.empty()) parse_meeting_point(given.rdzv_endpoint, most_hosts);

@@ -92,7 +92,7 @@ int run_hosts(const RunOptions& options, const std::string& path, const JobCgrou
       say_on_standard_error(error.what(), LogLevel::warning);
     }
   }
-  hook.finish();
+  hook.finish(result.was_asked);
   return result.exit_code;
 }
 

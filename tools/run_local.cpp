@@ -169,8 +169,10 @@ class LocalRun {
       }
     }
     // Who waits for the launcher to stop should not wait for a reader that has paused.
-    output_.flush(outcome.stop_signal == 0 ? Deadline::never() : Deadline::after(std::chrono::seconds(1)), &signals_);
-    hook_.finish(signals_.fd());
+    const bool was_stopped = outcome.stop_signal != 0;
+    const bool was_asked =
+        output_.flush(was_stopped ? Deadline::after(std::chrono::seconds(1)) : Deadline::never(), &signals_);
+    hook_.finish(was_stopped || was_asked, signals_.fd());
     return code;
   }
 

@@ -8,13 +8,13 @@
 #include "lockstep/base/format.h"
 #include "tools/option_hint.h"
 #include "tools/run_arguments.h"
+#include "tools/seconds_range.h"
 
 namespace lockstep::tools {
 namespace {
 
 constexpr const char* kCommonGroup = "Common options";
 const std::string kRanks = "-n";
-constexpr double kMostSeconds = 86400.0 * 365;
 
 // "--nproc-per-node" in torchrun's other spelling, too.
 std::string both_spellings(const std::string& name) {
@@ -23,15 +23,6 @@ std::string both_spellings(const std::string& name) {
   std::replace(other.begin() + static_cast<std::ptrdiff_t>(begin), other.end(), '-', '_');
   return other == name ? name : name + "," + other.substr(begin - 2);
 }
-
-// Also refuses nan.
-const CLI::Validator kSeconds(
-    [](std::string& text) {
-      double value = 0;
-      const bool good = CLI::detail::lexical_cast(text, value) && value >= 0 && value <= kMostSeconds;
-      return good ? std::string() : "'" + text + "' is not a number of seconds, 0 to 31536000";
-    },
-    "SECONDS");
 
 // CLI11 alone reads "010" as octal.
 CLI::Validator whole_number(int least, int most) {
@@ -59,6 +50,14 @@ const CLI::Validator kMetricsPort(
       }
     },
     "PORT");
+
+// node_exporter passes over all others, without a word.
+const CLI::Validator kPromFile(
+    [](std::string& text) {
+      return text.ends_with(".prom") ? std::string()
+                                     : fmt::format("'{}' does not end with .prom: node_exporter reads only such", text);
+    },
+    "FILE");
 
 // What has no effect here is refused all the same if torchrun does not know it: it may be meant for another option.
 CLI::Validator known(const std::vector<std::string>& names, const std::string& meaning) {
@@ -99,7 +98,9 @@ CLI::Option* RunParser::option(const char* name, std::string& value, const char*
 }
 
 CLI::Option* RunParser::option(const char* name, double& value, const char* text) {
-  return run_->add_option(both_spellings(name), value, text)->group(all_ ? "More options" : "")->check(kSeconds);
+  return run_->add_option(both_spellings(name), value, text)
+      ->group(all_ ? "More options" : "")
+      ->check(seconds_range(0));
 }
 
 CLI::Option* RunParser::flag(const char* name, bool& value, const char* text) {
@@ -165,7 +166,7 @@ void RunParser::add_ends() {
              ->transform(whole_number(0, 1'000'000'000)));
   option("--hang-timeout", to.hang_timeout_seconds,
          "Seconds after which a job that hangs ends (exit code 4) or restarts (default: report only)")
-      ->check(CLI::Range(0.1, kMostSeconds));
+      ->check(seconds_range(0.1));
   option("--shutdown-timeout", to.shutdown_timeout_seconds,
          "Seconds that ranks get from SIGTERM to SIGKILL after a failure (default 5)");
   run_->add_option("--stop-exit-code,--stop_exit_code", to.run.stop_exit_code,
@@ -184,7 +185,8 @@ void RunParser::add_ends() {
       ->group(all_ ? "More options" : "")
       ->check(kMetricsPort);
   option("--metrics-textfile", to.run.metrics.textfile,
-         "Write the same metrics to FILE every 5 s, for node_exporter: a name that ends with .prom");
+         "Write the same metrics to FILE every 5 s, for node_exporter: a name that ends with .prom")
+      ->check(kPromFile);
   option(
       "--on-event", to.run.on_event,
       "Run PROGRAM, without arguments, when the job starts, restarts, loses a host, is told to stop, and ends; a JSON "

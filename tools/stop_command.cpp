@@ -23,6 +23,7 @@
 #include "lockstep/launch/process_status.h"
 #include "tools/jobs_of_hosts.h"
 #include "tools/run_command.h"
+#include "tools/seconds_range.h"
 #include "tools/standard_output.h"
 
 namespace lockstep::tools {
@@ -104,7 +105,7 @@ CLI::App* add_stop(CLI::App& app, StopOptions& options) {
                    "Instead, from any host: HOST:PORT where its launchers meet");
   stop->add_option("--rdzv-id", options.rdzv_id, "The job's name there (default 'default')");
   stop->add_option("--timeout", options.timeout_seconds, "Seconds to wait for its end (default 60)")
-      ->check(CLI::Range(0.0, 31536000.0));
+      ->check(seconds_range(0));
   stop->footer("Examples:\n  lockstep stop a785c3\n  lockstep stop --rdzv-endpoint h1:29400\n");
   stop->prefix_command(false);
   return stop;

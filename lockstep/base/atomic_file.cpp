@@ -70,6 +70,11 @@ void AtomicFile::create() {
       if (errno == EEXIST || errno == EINTR) continue;
       throw system_error(doing(fmt::format("creating {}", name)), errno);
     }
+    if (!options_.obeys_umask && ::fchmod(file.get(), options_.mode) != 0) {
+      const int saved_errno = errno;
+      ::unlinkat(place_.directory.get(), name.c_str(), 0);
+      throw system_error(doing(fmt::format("the mode of {}", name)), saved_errno);
+    }
     // Another writer may have taken the file for an abandoned one before it was locked. A file system without locks
     // is fine: there, nobody can lock it to remove it.
     const bool is_taken = ::flock(file.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;

@@ -17,6 +17,7 @@ namespace lockstep::internal {
 
 struct AtomicFileOptions {
   mode_t mode = kPrivateMode;
+  bool obeys_umask = true;
   bool survives_power_cut = true;  // otherwise nothing waits for the disk
 };
 

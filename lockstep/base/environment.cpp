@@ -169,7 +169,7 @@ std::optional<std::int64_t> EnvironmentReader::integer(const char* name, std::in
   return parse_integer(name, *value, std::max(least, limits.least), std::min(most, limits.most));
 }
 
-std::optional<std::chrono::milliseconds> EnvironmentReader::duration(const char* name) const {
+std::optional<std::chrono::milliseconds> EnvironmentReader::duration(const char* name, std::string_view written) const {
   const auto value = text(name);
   if (!value) return std::nullopt;
   const Values limits = find(name)->values;
@@ -181,7 +181,8 @@ std::optional<std::chrono::milliseconds> EnvironmentReader::duration(const char*
     return std::chrono::round<std::chrono::milliseconds>(std::chrono::duration<double>(number));
   }
   throw Error(ErrorKind::invalid_argument,
-              fmt::format("{} is '{}'; it can be {} to {} seconds", name, *value, limits.least, limits.most));
+              fmt::format("{} is '{}'; it can be {} to {} seconds", written.empty() ? name : written, *value,
+                          limits.least, limits.most));
 }
 
 std::int64_t parse_integer(std::string_view name, std::string_view text, std::int64_t least, std::int64_t most) {

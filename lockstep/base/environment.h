@@ -42,8 +42,8 @@ class EnvironmentReader {
     return value ? std::optional(static_cast<Number>(*value)) : std::nullopt;
   }
 
-  // Seconds within the table's range, with or without a fraction.
-  std::optional<std::chrono::milliseconds> duration(const char* name) const;
+  // Seconds within the table's range, with or without a fraction. `written`: what the user has set instead.
+  std::optional<std::chrono::milliseconds> duration(const char* name, std::string_view written = {}) const;
 
  private:
   std::optional<std::int64_t> integer(const char* name, std::int64_t least, std::int64_t most) const;

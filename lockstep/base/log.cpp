@@ -1,11 +1,8 @@
 #include "lockstep/base/log.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cstdlib>
 #include <string>
 
 #include "lockstep/base/environment.h"
@@ -19,15 +16,7 @@ namespace {
 std::atomic<int> g_rank{-1};
 
 void write_line(LogLevel level, std::string_view message) {
-  // Leaked on purpose: threads may still log while static destructors run.
-  static LogQueue& queue = *[] {
-    auto* made = new LogQueue(STDERR_FILENO);
-    // A reader that pauses while the program ends gets a moment to take the rest.
-    static LogQueue* at_exit = made;
-    std::atexit([] { at_exit->drain(Deadline::after(std::chrono::seconds(1))); });
-    return made;
-  }();
-  queue.write(library_line(level, g_rank.load(std::memory_order_relaxed), message));
+  LogQueue::of_standard_error().write(library_line(level, g_rank.load(std::memory_order_relaxed), message));
 }
 
 LogLevel wanted_level() {

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <thread>
 
 #include "lockstep/base/log_line.h"
@@ -14,11 +15,23 @@ namespace lockstep::internal {
 namespace {
 
 constexpr int kRetryMs = 200;
+constexpr Duration kAtExit = std::chrono::seconds(1);
 
 // Whether it is worth trying again.
 bool may_pass(int error) { return error == EAGAIN || error == EINTR || error == ENOSPC || error == EDQUOT; }
 
 }  // namespace
+
+LogQueue& LogQueue::of_standard_error() {
+  // Leaked on purpose: threads may still log while static destructors run.
+  static LogQueue& queue = *[] {
+    auto* made = new LogQueue(STDERR_FILENO);
+    static LogQueue* at_exit = made;
+    std::atexit([] { at_exit->drain(Deadline::after(kAtExit)); });
+    return made;
+  }();
+  return queue;
+}
 
 LogQueue::LogQueue(int fd) : fd_(fd), pid_(::getpid()) {}
 

@@ -19,6 +19,10 @@ class LogQueue {
  public:
   static constexpr std::size_t kMaxBytes = std::size_t{64} << 10;
 
+  // The one for whatever this process says there: the log, and the launcher's own lines. While the program ends, a
+  // reader that pauses gets a second to take the rest.
+  static LogQueue& of_standard_error();
+
   // The descriptor is borrowed, and opened again for each line, since the program may redirect it.
   explicit LogQueue(int fd);
   ~LogQueue() = delete;

@@ -57,7 +57,10 @@ UniqueFd create_file(const UniqueFd& directory, const std::string& name, mode_t 
 }
 
 UniqueFd create_in_place_of(const std::filesystem::path& path, mode_t mode, const std::string& doing) {
-  const FilePlace place = place_of(path, doing);
+  return create_in_place_of(place_of(path, doing), mode, doing);
+}
+
+UniqueFd create_in_place_of(const FilePlace& place, mode_t mode, const std::string& doing) {
   refuse_other_than_files(place, doing);
   if (::unlinkat(place.directory.get(), place.name.c_str(), 0) != 0 && errno != ENOENT) fail(doing, errno);
   UniqueFd fd(::openat(place.directory.get(), place.name.c_str(), kNew | O_APPEND, mode));

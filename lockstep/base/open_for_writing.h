@@ -33,6 +33,7 @@ void refuse_other_than_files(const FilePlace& place, const std::string& doing);
 // A new file of that name. Nothing, and errno, if it cannot be made: EEXIST if anything has the name.
 UniqueFd create_file(const UniqueFd& directory, const std::string& name, mode_t mode) noexcept;
 // A new file, to append to and to read, in place of the file or the link that has the name.
+UniqueFd create_in_place_of(const FilePlace& place, mode_t mode, const std::string& doing);
 UniqueFd create_in_place_of(const std::filesystem::path& path, mode_t mode, const std::string& doing);
 // A regular file, no link, to append to and to read; made if it is missing.
 UniqueFd open_to_append(const std::filesystem::path& path, mode_t mode, const std::string& doing);

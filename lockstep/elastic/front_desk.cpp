@@ -74,6 +74,7 @@ void FrontDesk::tend() {
   part_from_failed();
   look_for_hang();
   obey();
+  tell_monitor();
   tell_of_waiting();
 }
 
@@ -269,6 +270,7 @@ void FrontDesk::report() {
 
 void FrontDesk::finish() {
   const JobResult& result = roll_.result();
+  if (!outcomes_.empty()) outcomes_.back().stop_signal = roll_.outcome().stop_signal;
   std::string text = result.text;
   if (!text.empty()) output_.say(text);
   if (const RankEnd* cause = roll_.outcome().first_failure(); text.empty() && cause != nullptr) {
@@ -316,14 +318,6 @@ void FrontDesk::tell(int host, const AgentMessage& message) {
 
 void FrontDesk::tell_seated(const AgentMessage& message) {
   for (const Seat& seat : roll_.seats()) tell(seat.host, message);
-}
-
-// On the first host, and at the other ones' own standard error.
-void FrontDesk::announce(const std::string& line) {
-  output_.say(line);
-  for (Visitor& visitor : visitors_) {
-    if (visitor.number >= 0) visitor.link.send(Notice{line});
-  }
 }
 
 void FrontDesk::tell_of_waiting() {

@@ -82,6 +82,7 @@ class FrontDesk : public Desk {
   void answer(Visitor& visitor, const StopJob& question);
   void pass_on_status(int host, const HostStatus* status);
   bool is_elsewhere(Visitor& visitor, const std::string& rdzv_id);
+  void tell_monitor() const;
   void tell_monitor(int host, const RankCounts& counts) const;
   void tell_monitor(const JobHang::Result& result) const;
   std::string store_address() const;

@@ -17,10 +17,11 @@ void FrontDesk::hear_request(int host, int signal, TimePoint now) {
                                                  : fmt::format(" at host {}", from->name);
   const bool is_new = roll_.outcome().stop_signal == 0;
   if (signal == SIGTERM && roll_.is_elastic() && is_new) {
-    if (!from->leaves) {
-      announce(fmt::format("SIGTERM{}: host {} leaves the job (once more to kill its ranks)", where, from->name));
-    }
-    return roll_.leave(host, now);
+    if (from->leaves) return roll_.leave(host, now);
+    announce(fmt::format("SIGTERM{}: host {} leaves the job (once more to kill its ranks)", where, from->name));
+    roll_.leave(host, now);
+    if (roll_.are_back() && std::ranges::all_of(roll_.hosts(), &HostEntry::leaves)) tell_event(JobEvent::Kind::stop);
+    return;
   }
   if (is_new) announce(fmt::format("{}{}: stopping the job (once more to kill)", signal_name(signal), where));
   const bool insisted = roll_.insisted();

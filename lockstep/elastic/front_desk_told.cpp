@@ -16,6 +16,8 @@ void FrontDesk::tell_event(JobEvent::Kind kind) const {
                  .world_size = world_size(roll_.seats()),
                  .stop_signal = kind == JobEvent::Kind::start ? 0 : roll_.outcome().stop_signal,
                  .exit_code = roll_.result().exit_code};
+  // Before the last ranks have ended another host may come, and the job goes on.
+  if (kind == JobEvent::Kind::stop && event.stop_signal == 0) event.stop_signal = SIGTERM;
   for (const Seat& seat : roll_.seats()) {
     const HostEntry* host = roll_.find(seat.host);
     if (host != nullptr) event.hosts.push_back({host->name, seat.first_rank, seat.ranks});
@@ -23,6 +25,14 @@ void FrontDesk::tell_event(JobEvent::Kind kind) const {
   if (kind == JobEvent::Kind::restart && !outcomes_.empty()) event.outcome = outcomes_.back();
   if (kind == JobEvent::Kind::loss || kind == JobEvent::Kind::end) event.outcome = roll_.outcome();
   options_.on_event(event);
+}
+
+// On the first host, and at the other ones' own standard error.
+void FrontDesk::announce(const std::string& line) {
+  output_.say(line);
+  for (Visitor& visitor : visitors_) {
+    if (visitor.number >= 0) visitor.link.send(Notice{line});
+  }
 }
 
 int FrontDesk::port_of(const std::string& rdzv_id) const {
@@ -61,6 +71,17 @@ void FrontDesk::pass_on_status(int host, const HostStatus* status) {
     visitor.asks_status = false;
     visitor.link.send(StatusDone{job_id_, world_size(roll_.seats())});
   }
+}
+
+// Between attempts only if hosts are missing: else the next one follows.
+void FrontDesk::tell_monitor() const {
+  const bool gathers = !roll_.running() && !roll_.over() && (outcomes_.empty() || !roll_.waits_for().empty());
+  if (options_.monitor == nullptr || !gathers) return;
+  std::vector<HostOfEvent> hosts;
+  for (const HostEntry& host : roll_.hosts()) {
+    if (is_available(host)) hosts.push_back({.name = host.name, .ranks = host.ranks});
+  }
+  options_.monitor->on_gathering(hosts);
 }
 
 void FrontDesk::tell_monitor(int host, const RankCounts& counts) const {

@@ -25,7 +25,6 @@
 #include "lockstep/launch/job_store.h"
 #include "lockstep/launch/launcher_line.h"
 #include "lockstep/launch/process_tree.h"
-#include "lockstep/launch/program_path.h"
 #include "lockstep/launch/rank_census.h"
 #include "lockstep/launch/remote_host.h"
 #include "lockstep/launch/signal_relay.h"
@@ -47,15 +46,16 @@ class HostJob : private TreeGuest {
  private:
   void on_start(const std::vector<int>& pids) override { pids_ = pids; }
   void watch(std::vector<pollfd>& set) override;
-  Deadline wake_at() const override;
+  Deadline wake_at() const override { return met_.desk->wake_at(); }
   TreeOrder serve(std::span<const pollfd> ready) override;
   bool on_signal(int signal) override;
-  void on_insist(int signal) override;
+  bool on_insist(int signal) override;
   void on_end(const RankEnd& end) override { met_.desk->post(RankEnded{generation_, end}); }
 
   void handle(const AgentMessage& message);
   void wait(Deadline limit = Deadline::never());
   void show_rest();
+  bool was_asked() const;
   void meet_anew(bool listens_first, const Handover& handover = {});
   void join(const Welcome& welcome);
   void run_attempt(const StartRanks& start);
@@ -85,7 +85,7 @@ class HostJob : private TreeGuest {
 
 AgentResult HostJob::run() {
   while (!farewell_) {
-    if (!met_.desk) return {.exit_code = request_.exit_code()};
+    if (!met_.desk) return {.exit_code = request_.exit_code(), .was_asked = true};
     met_.desk->tend();
     met_.output->tend(*met_.desk);
     if (!later_.empty()) {
@@ -102,9 +102,9 @@ AgentResult HostJob::run() {
     } else if (const auto handover = std::exchange(meets_anew_, std::nullopt)) {
       meet_anew(true, *handover);
     } else if (request_.waits_in_vain(*met_.desk)) {
-      return {.exit_code = request_.exit_code()};
+      return {.exit_code = request_.exit_code(), .was_asked = true};
     } else if (insisted_) {
-      return {.exit_code = options_.stop_exit_code};
+      return {.exit_code = options_.stop_exit_code, .was_asked = true};
     } else {
       wait();
     }
@@ -117,21 +117,24 @@ AgentResult HostJob::run() {
   }
   return {.exit_code = farewell_->exit_code,
           .is_first = met_.is_first,
+          .was_asked = was_asked(),
           .job_id = job_ ? job_->id() : "",
           .attempts = met_.desk->outcomes()};
 }
 
-// As on one machine: a reader that takes its time gets everything, but whoever has asked the job to stop does not wait.
+// As on one machine: a reader that takes its time gets everything, but whoever has asked for the end does not wait.
 void HostJob::show_rest() {
-  const std::vector<Outcome> outcomes = met_.desk->outcomes();
-  const bool was_stopped = !outcomes.empty() && outcomes.back().stop_signal != 0;
-  Deadline limit = was_stopped ? Deadline::after(kRestAfterStop) : Deadline::never();
-  asked_at_.reset();
+  Deadline limit = was_asked() ? Deadline::after(kRestAfterStop) : Deadline::never();
   while (met_.output->is_pending() && !limit.expired()) {
     wait(limit);
-    if (asked_at_) limit = std::min(limit, Deadline::at(*asked_at_ + kRestAfterStop));
+    if (request_.is_made()) limit = std::min(limit, Deadline::after(kRestAfterStop));
     met_.output->tend(*met_.desk);
   }
+}
+
+bool HostJob::was_asked() const {
+  const std::vector<Outcome> all = met_.desk->outcomes();
+  return request_.is_made() || (!all.empty() && (all.back().stop_signal != 0 || !all.back().left.empty()));
 }
 
 void HostJob::wait(Deadline limit) {
@@ -151,7 +154,7 @@ void HostJob::wait(Deadline limit) {
     if (signal == SIGTSTP) continue;
     // Who insists does not wait for the others.
     if (asked_at_ && !met_.is_first && steady_clock().now() - *asked_at_ >= kSameRequestOfUser) insisted_ = true;
-    if (asked_at_) request_.insist();
+    if (asked_at_) request_.insist(signal);
     if (!asked_at_) asked_at_ = steady_clock().now();
     on_signal(signal);
   }
@@ -236,10 +239,8 @@ void HostJob::run_attempt(const StartRanks& start) {
            .report = [this](HostSight sight) { post_sight(*met_.desk, generation_, std::move(sight)); }});
     }
     run_ranks(attempt, start.wants_counts);
-  } catch (const ExecFailed& error) {
-    post_failed_start(*met_.desk, start, options_.ranks, error, error.shell_code());
   } catch (const Error& error) {
-    post_failed_start(*met_.desk, start, options_.ranks, error, 1);
+    post_failed_start(*met_.desk, start, options_.ranks, error);
   }
   watch_.reset();
   pids_.clear();
@@ -296,8 +297,6 @@ void HostJob::watch(std::vector<pollfd>& set) {
   met_.output->watch_pipes(set, *met_.desk);
 }
 
-Deadline HostJob::wake_at() const { return met_.desk->wake_at(); }
-
 TreeOrder HostJob::serve(std::span<const pollfd> /*ready*/) {
   Desk& desk = *met_.desk;
   desk.tend();
@@ -322,16 +321,15 @@ TreeOrder HostJob::serve(std::span<const pollfd> /*ready*/) {
 }
 
 bool HostJob::on_signal(int signal) {
-  if (signal == SIGTSTP) return false;
-  if (!met_.desk->lost().empty()) return false;
+  if (signal == SIGTSTP || !met_.desk->lost().empty()) return false;
   request_.hear(signal, steady_clock().now());
   met_.desk->post(AskToStop{signal});
   return true;
 }
 
-void HostJob::on_insist(int signal) {
-  request_.insist();
+bool HostJob::on_insist(int signal) {
   met_.desk->post(AskToStop{signal});
+  return !request_.insist(signal) && met_.desk->lost().empty();
 }
 
 }  // namespace
@@ -343,7 +341,7 @@ AgentResult run_agent(const AgentOptions& options) {
   }
   SignalRelay signals(options.signals.empty() ? SignalRelay::stop_signals() : options.signals);
   Met met = meet(options, signals, true);
-  if (!met.desk) return {.exit_code = options.stop_exit_code};
+  if (!met.desk) return {.exit_code = options.stop_exit_code, .was_asked = true};
   return HostJob(options, std::move(met), signals).run();
 }
 

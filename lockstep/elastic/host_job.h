@@ -12,7 +12,8 @@ namespace lockstep::internal {
 
 struct AgentResult {
   int exit_code = 0;
-  bool is_first = false;  // this was the first host
+  bool is_first = false;   // this was the first host
+  bool was_asked = false;  // somebody has asked the job to stop, or this host to leave it
   std::string job_id = {};
   std::vector<Outcome> attempts = {};  // of the whole job on the first host
 };

@@ -87,7 +87,10 @@ void HostOutput::tend(Desk& desk) {
 }
 
 void HostOutput::flush(Desk& desk, Deadline deadline) {
-  if (!has_pipes()) return output_->flush(deadline);
+  if (!has_pipes()) {
+    output_->flush(deadline);
+    return;
+  }
   while (!deadline.expired() && desk.lost().empty()) {
     std::vector<pollfd> set;
     watch_all(set, desk);

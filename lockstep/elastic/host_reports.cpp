@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "lockstep/base/format.h"
+#include "lockstep/launch/program_path.h"
 
 namespace lockstep::internal {
 
@@ -13,11 +14,12 @@ void post_sight(Desk& desk, int generation, HostSight sight) {
   desk.post(HostStands{generation, sight.is_still, static_cast<int>(sight.still / std::chrono::milliseconds(1))});
 }
 
-void post_failed_start(Desk& desk, const StartRanks& start, int ranks, const Error& error, int shell_code) {
+void post_failed_start(Desk& desk, const StartRanks& start, int ranks, const Error& error) {
+  const auto* not_executed = dynamic_cast<const ExecFailed*>(&error);
   for (int rank = start.first_rank; rank < start.first_rank + ranks; ++rank) {
     RankEnd end;
     end.rank = rank;
-    end.status.code = shell_code;
+    end.status.code = not_executed == nullptr ? 1 : not_executed->shell_code();
     end.failure.text = fmt::format("could not be started: {}", error.what());
     end.told_to_stop = rank != start.first_rank;
     desk.post(RankEnded{start.generation, end});

@@ -11,6 +11,6 @@ namespace lockstep::internal {
 // What the ranks do while nothing moves.
 void post_sight(Desk& desk, int generation, HostSight sight);
 // The ranks of this host that had been started are dead.
-void post_failed_start(Desk& desk, const StartRanks& start, int ranks, const Error& error, int shell_code);
+void post_failed_start(Desk& desk, const StartRanks& start, int ranks, const Error& error);
 
 }  // namespace lockstep::internal

@@ -17,6 +17,13 @@ void OwnRequest::hear(int signal, TimePoint now) {
 // With MIN < MAX a SIGTERM is for the host that gets it.
 bool OwnRequest::leaves() const { return signal_ == SIGTERM && options_.least < options_.most; }
 
+bool OwnRequest::insist(int signal) {
+  const bool asks_anew = leaves() && signal == SIGINT;
+  if (asks_anew) signal_ = signal;
+  insists_ = insists_ || !asks_anew;
+  return !asks_anew;
+}
+
 std::optional<Met> OwnRequest::meet_again(SignalRelay& signals, bool listens_first, const Handover& handover) {
   is_frozen_ = false;
   while (!leaves()) {

@@ -17,7 +17,10 @@ class OwnRequest {
   explicit OwnRequest(const AgentOptions& options) : options_(options) {}
 
   void hear(int signal, TimePoint now);
-  void insist() { insists_ = true; }
+  bool is_made() const { return signal_.has_value(); }
+  // Another signal. Whether it insists on what was asked: after SIGTERM for this host an interrupt is the first request
+  // to stop the job.
+  bool insist(int signal);
   // The others have to meet again, since the first host has left. Nothing if this host does not take part: it leaves
   // too, or was asked twice. Blocks.
   std::optional<Met> meet_again(SignalRelay& signals, bool listens_first, const Handover& handover);

@@ -282,12 +282,11 @@ void Roll::dismiss_leaving(std::vector<RollOrder>& orders, const Which& which) {
 
 // Those that were asked to leave, and no attempt needs any more. Without the first host the others meet anew.
 void Roll::all_leave_or_dismiss(std::vector<RollOrder>& orders) {
-  if (leaves_at_.empty()) return;
-  if (are_back() && std::ranges::all_of(hosts_, &HostEntry::leaves)) {
-    return finish(options_.stop_exit_code, "all hosts were asked to leave", orders);
-  }
-  dismiss_leaving(orders, [](int host) { return host != kFirstHost; });
+  const bool all = are_back() && std::ranges::all_of(hosts_, &HostEntry::leaves);
+  if (!all) dismiss_leaving(orders, [](int host) { return host != kFirstHost; });
   if (!leaves_at_.contains(kFirstHost)) return;
+  outcome_.stop_signal = SIGTERM;
+  if (all) return finish(options_.stop_exit_code, "all hosts were asked to leave", orders);
   finish(kLeftExitCode, {}, orders);
   result_.goes_on = true;
 }

@@ -67,6 +67,7 @@ class Roll {
   const std::vector<int>& busy() const { return busy_; }  // hosts whose ranks run
   bool undisturbed() const { return phase_ == Phase::running && reason_ == Reason::none; }
   bool running() const { return phase_ == Phase::running || phase_ == Phase::ending; }
+  bool are_back() const;          // that are expected
   std::string waits_for() const;  // "1 more host"; empty if it waits for none
 
  private:
@@ -93,7 +94,6 @@ class Roll {
   void gather_again(TimePoint now);
   std::optional<TimePoint> begins_at() const;
   void begin();
-  bool are_back() const;
   TimePoint stops_at() const;
   Duration moment_after_failure() const;
 

@@ -203,14 +203,14 @@ void EventHook::post(const JobEvent& event) {
   raise_event(state_->posted);
 }
 
-void EventHook::finish(int stop_fd) {
+void EventHook::finish(bool was_asked, int stop_fd) {
   if (state_ == nullptr) return;
   {
     const std::lock_guard lock(state_->mutex);
     state_->over = true;
   }
   raise_event(state_->posted);
-  const Deadline deadline = Deadline::after(state_->limit);
+  const Deadline deadline = Deadline::after(was_asked ? std::min(kLimitOfStopped, state_->limit) : state_->limit);
   std::array<pollfd, 2> set{{{state_->done.get(), POLLIN, 0}, {stop_fd, POLLIN, 0}}};
   while (::poll(set.data(), set.size(), deadline.poll_timeout_ms()) < 0 && errno == EINTR) {
   }

@@ -15,7 +15,8 @@ namespace lockstep::internal {
 class EventHook {
  public:
   static constexpr Duration kLimit = std::chrono::seconds(30);
-  static constexpr std::size_t kMostWaiting = 100;  // events; of more, the newest are left out
+  static constexpr Duration kLimitOfStopped = std::chrono::seconds(3);  // for what is left of a job that was stopped
+  static constexpr std::size_t kMostWaiting = 100;                      // events; of more, the newest are left out
 
   // `path`: the program's file; empty: nothing is run. Throws std::system_error if no thread can be made.
   explicit EventHook(std::string path, Duration limit = kLimit);
@@ -26,8 +27,9 @@ class EventHook {
 
   bool is_wanted() const { return state_ != nullptr; }
   void post(const JobEvent& event);
-  // The job is over: waits for what is left, for the limit at most, or until `stop_fd` can be read (-1: none).
-  void finish(int stop_fd = -1);
+  // The job is over, since somebody has asked it to stop or not: waits for what is left, for the limit at most, or
+  // until `stop_fd` can be read (-1: none).
+  void finish(bool was_asked, int stop_fd = -1);
 
  private:
   struct State;

@@ -9,6 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/own_links.h"
 #include "lockstep/launch/recordings_folder.h"
 #include "lockstep/launch/shell_quoted.h"
 #include "lockstep/observe/flight_file.h"
@@ -118,6 +119,7 @@ std::string FlightRecordings::save(const Outcome& outcome, const std::string& di
       prune_job_folders(parent);
     } else {
       make_flight_directory(job);
+      open_folder(job, "writing to it");
       remove_recordings(job, job_id_);  // another may have had more ranks; other launchers of this one save here, too
     }
     place = make_attempt_folder(job, attempt);

@@ -40,7 +40,7 @@ void JobMonitor::join(const std::string& job_id, const std::string& run_id, bool
   status_.job_id = job_id;
   status_.run_id = run_id;
   status_.is_first = is_first;
-  if (!is_first) status_.state = JobState::running;
+  status_.state = is_first ? JobState::gathering : JobState::running;
 }
 
 void JobMonitor::on_event(const JobEvent& event) {
@@ -88,6 +88,20 @@ void JobMonitor::begin_attempt(const JobEvent& event) {
   ++status_.attempts;
   status_.hosts = static_cast<int>(event.hosts.size());
   status_.world_size = event.world_size;
+}
+
+void JobMonitor::on_gathering(const std::vector<HostOfEvent>& hosts) {
+  const std::lock_guard lock(mutex_);
+  status_.state = JobState::gathering;
+  status_.hang.clear();
+  status_.hosts = static_cast<int>(hosts.size());
+  status_.world_size = 0;
+  for (const HostOfEvent& host : hosts) status_.world_size += host.ranks;
+  std::erase_if(status_.ranks, [&](const MonitoredRank& rank) {
+    if (std::ranges::find(hosts, rank.host, &HostOfEvent::name) != hosts.end()) return false;
+    earlier_[rank.status.rank] = rank.status.numbers;
+    return true;
+  });
 }
 
 void JobMonitor::on_ranks(const std::string& host, const std::vector<RankStatus>& ranks) {

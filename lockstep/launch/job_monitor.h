@@ -49,9 +49,9 @@ struct WatchedJob {
   std::string hang = {};  // why nothing moves; empty if it does
   int attempts = 0;
   int restarts = 0;
-  int hosts = 0;  // of the attempt
+  int hosts = 0;  // of the attempt; while it gathers: that are there
   int hosts_lost = 0;
-  int world_size = 0;
+  int world_size = 0;                            // likewise
   std::array<int, kFailureKinds> failures = {};  // of attempts
   std::vector<MonitoredRank> ranks = {};         // of the attempt
 
@@ -64,6 +64,8 @@ class JobMonitor {
   // The agent of a job on several hosts belongs to it now.
   void join(const std::string& job_id, const std::string& run_id, bool is_first);
   void on_event(const JobEvent& event);
+  // The job waits for more hosts; these are there.
+  void on_gathering(const std::vector<HostOfEvent>& hosts);
   // What a host says of its ranks in this attempt.
   void on_ranks(const std::string& host, const std::vector<RankStatus>& ranks);
   // Why nothing moves; empty: it moves.

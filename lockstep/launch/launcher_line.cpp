@@ -1,9 +1,8 @@
 #include "lockstep/launch/launcher_line.h"
 
-#include <cstdio>
-
 #include "lockstep/base/format.h"
 #include "lockstep/base/log_line.h"
+#include "lockstep/base/log_queue.h"
 
 namespace lockstep::internal {
 
@@ -19,7 +18,7 @@ std::string launcher_line(std::string_view message, LogLevel level, int attempt)
 }
 
 void say_on_standard_error(std::string_view message, LogLevel level) {
-  std::fputs(launcher_line(message, level).c_str(), stderr);
+  LogQueue::of_standard_error().write(launcher_line(message, level));
 }
 
 }  // namespace lockstep::internal

@@ -33,13 +33,15 @@ bool failed_after_request(const Outcome& outcome, const RankEnd& end) {
       outcome.ranks, [&](const RankEnd& other) { return other.status.shell_code() != end.status.shell_code(); });
 }
 
+// Ranks that make room for others begin again whatever they end with.
+bool is_to_save(const Outcome& outcome) { return outcome.stop_signal != 0 || !outcome.left.empty(); }
+
 bool is_candidate(const Outcome& outcome, const RankEnd& end) {
   if (end.failure.text.empty()) return false;
   if (!end.told_to_stop) return true;
   switch (end.own_end) {
     case OwnEnd::no: return false;
-    // Not if they make room for others.
-    case OwnEnd::after_request: return outcome.stop_signal != 0 && failed_after_request(outcome, end);
+    case OwnEnd::after_request: return is_to_save(outcome) && failed_after_request(outcome, end);
     case OwnEnd::after_failure:
       return std::ranges::any_of(outcome.ranks, [&](const RankEnd& other) {
         return !other.told_to_stop && !other.failure.text.empty() && other.failure.blamed == end.rank;

@@ -95,8 +95,8 @@ struct Outcome {
 
   // The rank whose failure caused the others; null if none failed by itself. In this order of precedence: its own
   // failure, then a disagreement, then a consequence; before it was told to stop; named by others; ended by a signal;
-  // seen first; the lower rank. Of those that were told to stop only such with an own end: after a request by a
-  // signal, by their own failure; after another's failure, named by one that had not been told.
+  // seen first; the lower rank. Of those that were told to stop only such with an own end: after a request to stop or
+  // to leave, by their own failure; after another's failure, named by one that had not been told.
   const RankEnd* first_failure() const;
   // That, or the rank for which a job that hung has waited; null if there is neither.
   const RankEnd* cause() const;

@@ -134,9 +134,8 @@ Outcome Supervisor::run(std::vector<Command> commands) {
 bool Supervisor::finished() const {
   if (running_ > 0) return false;
   if (options_.output == nullptr || options_.backlog == Backlog::of_caller || insisted_) return true;
-  if (write_until().expired()) return true;
-  return std::none_of(kRankStreams.begin(), kRankStreams.end(),
-                      [this](RankStream stream) { return options_.output->sink(stream).pending(); });
+  const auto is_pending = [this](RankStream stream) { return options_.output->sink(stream).pending(); };
+  return write_until().expired() || std::ranges::none_of(kRankStreams, is_pending);
 }
 
 Deadline Supervisor::write_until() const {
@@ -239,15 +238,17 @@ void Supervisor::handle(const Watch& what) {
 void Supervisor::on_signal(int signal) {
   if (signal == SIGTSTP) return crew_.suspend();
   const TimePoint now = steady_clock().now();
-  if (asked_at_) {
-    if (signal != SIGINT && now - *asked_at_ < kSameRequest) return;
+  const bool again = asked_at_.has_value();
+  if (again && signal != SIGINT && now - *asked_at_ < kSameRequest) return;
+  const auto asks_anew = [signal](TreeGuest* guest) { return guest->on_insist(signal); };
+  if (again && std::ranges::none_of(options_.guests, asks_anew)) {
     insisted_ = true;
-    for (TreeGuest* guest : options_.guests) guest->on_insist(signal);
     return crew_.kill();
   }
   asked_at_ = now;
   was_asked_ = true;
   stop_signal_ = signal;
+  if (again) return;
   bool taken = false;
   for (TreeGuest* guest : options_.guests) taken = guest->on_signal(signal) || taken;
   if (running_ == 0) {

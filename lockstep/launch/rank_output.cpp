@@ -15,6 +15,7 @@
 #include "lockstep/base/format.h"
 #include "lockstep/base/log_line.h"
 #include "lockstep/base/open_for_writing.h"
+#include "lockstep/base/own_links.h"
 #include "lockstep/launch/fill_in.h"
 #include "lockstep/launch/launcher_line.h"
 
@@ -64,8 +65,19 @@ void append_json(std::string& text, LogLine line, std::string_view message) {
   append_json(text, line, message.substr(half));
 }
 
-UniqueFd open_log(const std::string& path) {
-  return create_in_place_of(path, kSharedMode, fmt::format("cannot write '{}'", path));
+// Links of other users are not followed, see own_links.h.
+void make_log_folder(const std::string& folder) {
+  std::error_code failure;
+  const std::string doing = fmt::format("cannot make the log directory '{}'", folder);
+  std::filesystem::create_directories(folder, failure);
+  if (failure) throw Error(ErrorKind::invalid_argument, fmt::format("{}: {}", doing, failure.message()));
+  open_folder(folder, doing);
+}
+
+UniqueFd open_log(const std::string& folder, const std::string& name) {
+  const std::string path = fmt::format("{}/{}", folder, name);
+  const std::string doing = fmt::format("cannot write '{}'", path);
+  return create_in_place_of({.path = path, .directory = open_folder(folder, doing), .name = name}, kSharedMode, doing);
 }
 
 }  // namespace
@@ -134,21 +146,17 @@ void RankOutput::begin_attempt(int number, int first_rank) {
 }
 
 void RankOutput::open_logs(const std::string& directory) {
-  std::error_code failure;
-  std::filesystem::create_directories(directory, failure);
-  if (failure) {
-    throw Error(ErrorKind::invalid_argument,
-                fmt::format("cannot make the log directory '{}': {}", directory, failure.message()));
-  }
+  make_log_folder(options_.log_directory);
+  if (directory != options_.log_directory) make_log_folder(directory);
   for (const RankStream stream : {RankStream::standard_output, RankStream::standard_error}) {
     const char* name = stream == RankStream::standard_output ? "stdout" : "stderr";
     for (std::size_t rank = 0; rank < ranks_.size(); ++rank) {
       if (!is_logged(static_cast<int>(rank), stream)) continue;
       ranks_[rank].streams[index_of(stream)].log =
-          open_log(fmt::format("{}/rank_{}.{}.log", directory, first_rank_ + static_cast<int>(rank), name));
+          open_log(directory, fmt::format("rank_{}.{}.log", first_rank_ + static_cast<int>(rank), name));
     }
     if (options_.duplicated[index_of(stream)].empty()) continue;
-    duplicates_[index_of(stream)] = open_log(fmt::format("{}/filtered_{}.log", directory, name));
+    duplicates_[index_of(stream)] = open_log(directory, fmt::format("filtered_{}.log", name));
   }
 }
 
@@ -249,8 +257,9 @@ Deadline RankOutput::wake_at() const {
   return standard_error_ ? std::min(wake, standard_error_->wake_at()) : wake;
 }
 
-// At the deadline, what the reader takes without a wait.
-void RankOutput::write_all(OutputSink& target, Deadline& deadline, SignalRelay* signals) {
+// At the deadline, what the reader takes without a wait. Whether a signal to stop came.
+bool RankOutput::write_all(OutputSink& target, Deadline& deadline, SignalRelay* signals) {
+  bool was_asked = false;
   while (target.pending()) {
     pollfd set[] = {{target.fd(), POLLOUT, 0}, {signals == nullptr ? -1 : signals->fd(), POLLIN, 0}};
     const bool is_last = deadline.expired();
@@ -258,7 +267,7 @@ void RankOutput::write_all(OutputSink& target, Deadline& deadline, SignalRelay* 
     if (set[0].revents != 0) {
       target.write_some();
     } else if (is_last) {
-      return;
+      break;
     }
     if (set[1].revents == 0) continue;
     while (const int signal = signals->take()) {
@@ -266,9 +275,11 @@ void RankOutput::write_all(OutputSink& target, Deadline& deadline, SignalRelay* 
         ::kill(::getpid(), SIGSTOP);
       } else {
         deadline = std::min(deadline, Deadline::after(kAfterSignal));
+        was_asked = true;
       }
     }
   }
+  return was_asked;
 }
 
 void RankOutput::write_ready() {
@@ -277,15 +288,15 @@ void RankOutput::write_ready() {
   write_all(sink(RankStream::standard_error), now, nullptr);
 }
 
-void RankOutput::flush(Deadline deadline, SignalRelay* signals) {
-  write_all(standard_output_, deadline, signals);
+bool RankOutput::flush(Deadline deadline, SignalRelay* signals) {
+  const bool was_asked = write_all(standard_output_, deadline, signals);
   standard_output_.give_up();
   tend();
   if (const std::uint64_t lost = standard_output_.lost_lines(); lost > 0) {
     say(fmt::format("{} line{} of standard output {} lost", lost, lost == 1 ? "" : "s", lost == 1 ? "was" : "were"),
         LogLevel::warning);
   }
-  write_all(sink(RankStream::standard_error), deadline, signals);
+  return write_all(sink(RankStream::standard_error), deadline, signals) || was_asked;
 }
 
 void RankOutput::say(std::string_view line, LogLevel level) {

@@ -66,8 +66,9 @@ class RankOutput {
   // Writes what the readers take now. Never blocks.
   void write_ready();
   // The job is over. Writes what is queued, and reports what was lost; returns when all is written, the reader has
-  // gone, or the deadline passes: 1 s after a signal to stop at the latest, if there is a relay. Never throws timeout.
-  void flush(Deadline deadline, SignalRelay* signals = nullptr);
+  // gone, or the deadline passes: 1 s after a signal to stop at the latest, if there is a relay. Whether such a signal
+  // came. Never throws timeout.
+  bool flush(Deadline deadline, SignalRelay* signals = nullptr);
   // A line of the launcher's own, on standard error: see launcher_line().
   void say(std::string_view line, LogLevel level = LogLevel::info);
 
@@ -96,7 +97,7 @@ class RankOutput {
   void duplicate(RankStream stream, int rank, std::string_view line);
   void write_log(UniqueFd& log, std::string_view bytes);
   void show_progress(Rank& rank, RankStream stream);
-  void write_all(OutputSink& target, Deadline& deadline, SignalRelay* signals);
+  bool write_all(OutputSink& target, Deadline& deadline, SignalRelay* signals);
 
   const RankOutputOptions options_;
   const PrefixMode prefix_;

@@ -19,6 +19,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/open_for_writing.h"
+#include "lockstep/base/own_links.h"
 #include "lockstep/base/signal_block.h"
 #include "lockstep/base/unique_fd.h"
 
@@ -27,41 +28,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kMostLinks = 40;
 constexpr Duration kForReader = std::chrono::seconds(10);
 
 std::string doing(const std::string& path) { return fmt::format("writing the report '{}'", path); }
 
 [[noreturn]] void fail(const std::string& path, int error) { throw system_error(doing(path), error); }
-
-bool is_under(const fs::path& path, std::string_view folder) {
-  const std::string& text = path.native();
-  return text.starts_with(folder) && text.size() > folder.size() && text[folder.size()] == '/';
-}
-
-// Names that only the system makes.
-bool is_of_system(const fs::path& path) {
-  return is_under(path, "/proc") || (is_under(path, "/dev") && !is_under(path, "/dev/shm"));
-}
-
-void require_own(const struct stat& status, const fs::path& at, const char* what, const std::string& path) {
-  if (status.st_uid == ::geteuid() || status.st_uid == 0 || is_of_system(at)) return;
-  throw Error(ErrorKind::unauthorized,
-              fmt::format("{}: {} is {} of user {}, which is not written through; remove it, or name another file",
-                          doing(path), at.string(), what, status.st_uid));
-}
-
-// What a link says, which cannot become another's between the looks; nothing if there is none.
-std::optional<fs::path> link_at(const fs::path& at, const std::string& path) {
-  const UniqueFd link(::open(at.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
-  struct stat status {};
-  if (!link || ::fstat(link.get(), &status) != 0 || !S_ISLNK(status.st_mode)) return std::nullopt;
-  require_own(status, at, "a link", path);
-  std::string text(PATH_MAX, '\0');
-  const ssize_t bytes = ::readlinkat(link.get(), "", text.data(), text.size());
-  if (bytes < 0) fail(path, errno);
-  return text.substr(0, static_cast<std::size_t>(bytes));
-}
 
 // Where a path leads.
 struct Target {
@@ -90,7 +61,7 @@ Target find_target(const std::string& path) {
     if (error) fail(path, error.value());
     at = folder / at.filename();
     if (is_under(folder, "/proc")) return {at, descriptor_of(folder, at.filename())};
-    const std::optional<fs::path> leads_to = link_at(at, path);
+    const std::optional<fs::path> leads_to = read_own_link(at, doing(path));
     if (!leads_to) return {at};
     at = leads_to->is_absolute() ? *leads_to : folder / *leads_to;
   }
@@ -131,7 +102,7 @@ void write_in_place(const Target& target, std::string_view text, const std::stri
   if (!fd) fail(path, errno);
   struct stat status {};
   if (::fstat(fd.get(), &status) != 0) fail(path, errno);
-  if (target.descriptor < 0) require_own(status, target.path, "a FIFO or a device", path);
+  if (target.descriptor < 0) require_own(status, target.path, "a FIFO or a device", doing(path));
   write_to_reader(fd.get(), text, path);
 }
 

@@ -38,8 +38,9 @@ class TreeGuest {
   virtual TreeOrder serve(std::span<const pollfd> /*ready*/) { return {}; }
   // Whether it sees to it that the ranks are told to stop; else the tree tells them itself.
   virtual bool on_signal(int /*signal*/) { return false; }
-  // The signal has come again: the tree kills its ranks.
-  virtual void on_insist(int /*signal*/) {}
+  // Another one has come. Whether it asks for something else than the one before, which the guest sees to; else the
+  // tree kills its ranks.
+  virtual bool on_insist(int /*signal*/) { return false; }
   virtual void on_end(const RankEnd& /*end*/) {}
 };
 

@@ -70,9 +70,10 @@ void add_job(Page& page, const WatchedJob& status, const JobLabels& labels) {
   }
   page.gauge("lockstep_job_hanging", "1 while ranks wait for each other and nothing moves, else 0.");
   page.add(status.hang.empty() ? 0 : 1);
-  page.gauge("lockstep_hosts", "Hosts of the attempt that runs, or ran last.");
+  page.gauge("lockstep_hosts",
+             "Hosts of the attempt that runs, or ran last; of a job that gathers, those that are there.");
   page.add(status.hosts);
-  page.gauge("lockstep_world_size", "Ranks of the attempt that runs, or ran last.");
+  page.gauge("lockstep_world_size", "Ranks of these hosts.");
   page.add(status.world_size);
   page.counter("lockstep_attempts_total", "How often the ranks of the job were started.");
   page.add(status.attempts);

@@ -31,6 +31,7 @@ class HttpConnection {
   pollfd wanted() const;
   Deadline until() const { return until_; }
   void tend(const Answer& answer);
+  bool has_asked() const { return phase_ != Phase::reads; }  // a whole request has come
   bool is_over() const { return phase_ == Phase::over || until_.expired(); }
 
  private:

@@ -45,7 +45,7 @@ MetricsServer::~MetricsServer() {
 
 void MetricsServer::serve() {
   for (;;) {
-    const bool accepts = connections_.size() < kMostConnections && accepts_at_.expired();
+    const bool accepts = has_room() && accepts_at_.expired();
     std::vector<pollfd> set{{stop_reader_.get(), POLLIN, 0}, {accepts ? listener_.fd() : -1, POLLIN, 0}};
     Deadline wake = accepts_at_.expired() ? Deadline::never() : accepts_at_;
     for (const HttpConnection& connection : connections_) {
@@ -55,23 +55,42 @@ void MetricsServer::serve() {
     ::poll(set.data(), set.size(), wake.poll_timeout_ms());
     if (set[0].revents != 0) return;
     for (std::size_t i = 0; i < connections_.size(); ++i) {
-      if (set[i + 2].revents != 0) connections_[i].tend([this](std::string_view path) { return answer(path); });
+      if (set[i + 2].revents != 0) tend(connections_[i]);
     }
     std::erase_if(connections_, [](const HttpConnection& connection) { return connection.is_over(); });
     if (set[1].revents != 0) accept_all();
   }
 }
 
+// As many as there are places, so that those who have asked are served between floods.
 void MetricsServer::accept_all() {
   try {
-    while (connections_.size() < kMostConnections) {
+    for (std::size_t i = 0; i < kMostConnections && has_room(); ++i) {
       UniqueFd fd = listener_.accept();
       if (!fd) return;
+      if (connections_.size() >= kMostConnections) drop_oldest();
       connections_.emplace_back(std::move(fd));
     }
   } catch (const Error&) {  // descriptors or memory are lacking: whoever asks again will be answered
     accepts_at_ = Deadline::after(kWithoutDescriptors);
   }
+}
+
+bool MetricsServer::has_room() const {
+  return connections_.size() < kMostConnections || !std::ranges::all_of(connections_, &HttpConnection::has_asked);
+}
+
+// Of those that have asked for nothing; what they ask may have come in this moment.
+void MetricsServer::drop_oldest() {
+  const auto oldest = std::ranges::find_if(connections_, [this](HttpConnection& connection) {
+    if (!connection.has_asked()) tend(connection);
+    return !connection.has_asked() || connection.is_over();
+  });
+  if (oldest != connections_.end()) connections_.erase(oldest);
+}
+
+void MetricsServer::tend(HttpConnection& connection) {
+  connection.tend([this](std::string_view path) { return answer(path); });
 }
 
 HttpAnswer MetricsServer::answer(std::string_view path) const {

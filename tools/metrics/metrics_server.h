@@ -1,5 +1,6 @@
 // A MetricsServer answers GET /metrics and /healthz by HTTP, in a thread of its own. One port, of the address that it
-// is given; whoever reaches that may ask. Clients that say nothing, or do not read, keep nobody else waiting.
+// is given; whoever reaches that may ask. Clients that say nothing, or do not read, keep nobody else waiting: where
+// there is no place for a new one, the oldest that has sent no whole request is dropped.
 #pragma once
 
 #include <functional>
@@ -21,7 +22,7 @@ struct HealthAnswer {
 
 class MetricsServer {
  public:
-  static constexpr std::size_t kMostConnections = 64;  // more wait in the system's queue
+  static constexpr std::size_t kMostConnections = 64;
 
   // What is asked for; called by the server's thread.
   struct Pages {
@@ -39,6 +40,9 @@ class MetricsServer {
  private:
   void serve();
   void accept_all();
+  bool has_room() const;
+  void drop_oldest();
+  void tend(HttpConnection& connection);
   HttpAnswer answer(std::string_view path) const;
 
   const Pages pages_;

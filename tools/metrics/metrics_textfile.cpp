@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lockstep/base/atomic_file.h"
+#include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
 
@@ -16,14 +17,18 @@ using namespace internal;
 namespace {
 
 // node_exporter is another user.
-constexpr AtomicFileOptions kReadByAll{.mode = 0644, .survives_power_cut = false};
+constexpr AtomicFileOptions kReadByAll{.mode = 0644, .obeys_umask = false, .survives_power_cut = false};
 constexpr auto kBetweenWrites = std::chrono::seconds(5);
 
 }  // namespace
 
 MetricsTextfile::MetricsTextfile(std::filesystem::path path, std::function<std::string()> text)
     : path_(std::filesystem::absolute(path)), text_(std::move(text)) {
-  write();
+  try {
+    write();
+  } catch (const Error& error) {
+    throw Error(ErrorKind::invalid_argument, fmt::format("--metrics-textfile: {}", error.what()));
+  }
   thread_ = std::thread([this] {
     std::unique_lock lock(mutex_);
     while (!changed_.wait_for(lock, kBetweenWrites, [this] { return is_over_; })) {

@@ -13,7 +13,7 @@ namespace lockstep::tools {
 
 class MetricsTextfile {
  public:
-  // Writes at once: an Error with the path if it cannot.
+  // Writes at once: Error{invalid_argument} with the path if it cannot.
   MetricsTextfile(std::filesystem::path path, std::function<std::string()> text);
   // Once more: the last state of the job stays.
   ~MetricsTextfile();

@@ -32,11 +32,11 @@ def listens(endpoint):
 class Agent(Tree):
     """A launcher whose output can be read while it runs."""
 
-    def __init__(self, name, folder, command, environment):
+    def __init__(self, name, folder, command, environment, stderr=None):
         self.name = name
         self.paths = {stream: os.path.join(folder, f"{name}.{stream}") for stream in ("out", "err")}
         with open(self.paths["out"], "wb") as out, open(self.paths["err"], "wb") as err:
-            super().__init__(command, environment, stdout=out, stderr=err)
+            super().__init__(command, environment, stdout=out, stderr=stderr or err)
 
     def read(self, stream):
         with open(self.paths[stream], encoding="utf-8", errors="replace") as file:
@@ -74,13 +74,13 @@ class Job:
             file.write(secrets.token_hex(32) + "\n")
         return path
 
-    def start(self, name, program, *options, ranks=2, token=None):
-        """program: for sh, or a list."""
+    def start(self, name, program, *options, ranks=2, token=None, stderr=None):
+        """program: for sh, or a list. stderr: another place than the agent's file."""
         arguments = ["sh", "-c", program] if isinstance(program, str) else program
         command = [*self.wrap(name), self.lockstep, "run", "--nproc-per-node", str(ranks), "--rdzv-endpoint",
                    self.endpoint, *self.options, *options, *arguments]
         environment = {"LOCKSTEP_NODE": name, "LOCKSTEP_TOKEN_FILE": token or self.token}
-        agent = Agent(name, self.folder.name, command, environment)
+        agent = Agent(name, self.folder.name, command, environment, stderr)
         # The first one is the first host.
         if not self.agents and not self.wrap(name):
             wait_for(lambda: listens(self.endpoint) or agent.process.poll() is not None, 20)

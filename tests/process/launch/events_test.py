@@ -11,7 +11,7 @@ import time
 import unittest
 
 from agents import Job
-from processes import Tree, wait_for
+from processes import PausedReader, Tree, wait_for
 
 LOCKSTEP = ""
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
@@ -92,6 +92,15 @@ class HookTest(unittest.TestCase):
         self.assertEqual((code, error.count("warning")), (0, 0), error)
         self.assertLess(time.monotonic() - begin, 25)
 
+    def test_a_reader_that_pauses_does_not_hold_it_up_for_long(self):
+        hook = self.hook("seq 100000; cat >> {told}")
+        with PausedReader() as paused:
+            command = [LOCKSTEP, "run", "--nproc-per-node", "1", "--on-event", hook, "true"]
+            with Tree(command, stderr=paused.writer) as tree:
+                self.assertTrue(wait_for(lambda: self.names() == ["start", "end"]))
+                os.kill(tree.pid, signal.SIGTERM)  # until then the reader may go on
+                self.assertEqual(tree.process.wait(10), 0)
+
     # The launcher reaps orphans by itself: it must not take this child for one.
     def test_how_it_ends_is_known_while_ranks_run(self):
         tree = self.run_job(self.hook("exit 9"), "echo ready; sleep 3")
@@ -116,6 +125,31 @@ class HookTest(unittest.TestCase):
         self.assertLess(time.monotonic() - begin, 10)
         self.assertIn("did not end in time for 'start' and was killed", error)
         self.assertEqual(tree.wait_until_gone(3), [])
+
+    def test_a_job_that_is_stopped_does_not_wait_for_one_that_hangs(self):
+        script = "trap 'exit 0' TERM INT; echo ready; while :; do sleep 0.02; done"
+        for number in (signal.SIGTERM, signal.SIGINT):
+            tree = self.run_job(self.hook("exec sleep 1000"), script, ranks=1)
+            tree.read_lines(1)
+            os.kill(tree.pid, number)
+            begin = time.monotonic()
+            code, _, error = tree.finish()
+            self.assertEqual(code, 75, error)
+            self.assertLess(time.monotonic() - begin, 15)
+            self.assertIn("did not end in time for 'start' and was killed", error)
+
+    def test_a_host_that_is_stopped_does_not_wait_for_one_that_hangs(self):
+        script = "trap 'exit 0' TERM INT; echo ready; while :; do sleep 0.02; done"
+        hook = self.hook("exec sleep 1000")
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with Job(LOCKSTEP, "--nnodes", "1:2", "--rdzv-conf", "last_call_timeout=0", "--on-event", hook) as job:
+                a = job.start("a", script, ranks=1)
+                self.assertTrue(a.says("ready", stream="out"), job.texts())
+                a.process.send_signal(number)
+                begin = time.monotonic()
+                self.assertEqual(a.code(), 75, job.texts())
+                self.assertLess(time.monotonic() - begin, 15, job.texts())
+                self.assertIn("did not end in time for 'start' and was killed", a.error)
 
     def test_one_that_cannot_be_run_is_refused(self):
         closed = os.path.join(self.folder.name, "closed")
@@ -144,6 +178,25 @@ class HookTest(unittest.TestCase):
             self.assertEqual(a.code(), 75, job.texts())
             self.assertEqual([(each["event"], each.get("exit_code")) for each in self.events()[3:]],
                              [("stop", None), ("end", 75)])
+
+    def test_hosts_that_leave_stop_the_job_if_they_are_all(self):
+        for leaving, code, told in (("ab", 75, ["start", "stop", "end"]), ("a", 5, ["start", "end"])):
+            report = os.path.join(self.folder.name, "report.json")
+            script = "trap 'exit 0' TERM INT; echo ready; while :; do sleep 0.02; done"
+            with Job(LOCKSTEP, "--nnodes", "1:2") as job:
+                job.start("a", script, "--on-event", self.hook("cat >> {told}"), "--report", report, ranks=1)
+                job.start("b", script, ranks=1)
+                self.assertTrue(wait_for(lambda job=job: job.agents[0].output.count("ready") == 2, 30), job.texts())
+                for agent in job.agents[:len(leaving)]:
+                    agent.process.send_signal(signal.SIGTERM)
+                self.assertEqual(job.agents[0].code(), code, job.texts())
+            self.assertEqual(self.names(), told)
+            for event in self.events()[1:]:
+                self.assertEqual((event["stopped_by"], event["cause"]), ("SIGTERM", None))
+            self.assertEqual(self.events()[-1]["exit_code"], code)
+            with open(report, encoding="utf-8") as file:
+                self.assertEqual(json.load(file)["stopped_by"], "SIGTERM")
+            os.unlink(self.told)
 
 
 class LogFormatTest(unittest.TestCase):
@@ -207,7 +260,7 @@ class LogFormatTest(unittest.TestCase):
 
     def test_text_is_as_ever(self):
         _, output, error = self.run_job("echo a", "--log-format", "text")
-        self.assertEqual(output.splitlines(), ["[0] a", "[1] a"])
+        self.assertEqual(sorted(output.splitlines()), ["[0] a", "[1] a"])
         self.assertRegex(error, "^lockstep: 2 ranks on this machine")
 
     def test_hosts_are_named(self):
@@ -224,4 +277,4 @@ class LogFormatTest(unittest.TestCase):
 
 if __name__ == "__main__":
     LOCKSTEP = sys.argv[1]
-    unittest.main(argv=sys.argv[:1])
+    unittest.main(argv=sys.argv[:1] + sys.argv[2:])

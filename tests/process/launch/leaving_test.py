@@ -4,11 +4,12 @@ import os
 import re
 import signal
 import sys
+import tempfile
 import time
 import unittest
 
 from agents import Job
-from processes import wait_for
+from processes import PausedReader, wait_for
 
 LOCKSTEP = ""
 LEFT, STOPPED = 5, 75
@@ -143,6 +144,19 @@ class LeavingTest(unittest.TestCase):
         self.assertEqual(job.agents[0].output.count("of 3 saves"), 3, job.texts())
         self.assertEqual(job.left(), [], job.texts())
 
+    # fault: 50
+    def test_a_save_that_fails_while_a_host_leaves_is_a_failure(self):
+        failing = """
+            trap '[ $RANK = 2 ] && { echo "no space left" >&2; exit 3; }; exit 0' TERM INT
+            echo "rank $RANK of $WORLD_SIZE"
+            while :; do sleep 0.02; done
+        """
+        job = self.running(program=failing)
+        job.agents[2].process.send_signal(signal.SIGTERM)
+        self.assertEqual(job.codes(), [3] * 3, job.texts())
+        self.assertRegex(job.agents[0].error, r"rank 2 \(host [bc], pid \d+\) exited with code 3")
+        self.assertNotIn("begins again", job.agents[0].error)
+
     def test_an_interrupt_at_any_host_is_for_the_job(self):
         for at in range(2):
             job = self.running(names="ab")
@@ -186,6 +200,54 @@ class LeavingTest(unittest.TestCase):
         time.sleep(1.1)
         a.process.send_signal(signal.SIGINT)
         self.assertEqual(set(job.codes(20)), {STOPPED}, job.texts())
+
+    def test_an_agent_whose_messages_nobody_reads_leaves_like_others(self):
+        for first in (False, True):
+            options = ("--nnodes", "1:4", "--rdzv-conf", "last_call_timeout=1")
+            with PausedReader() as paused, Job(LOCKSTEP, *options) as job:
+                deaf = job.start("a", SAVING, ranks=1, stderr=paused.writer) if first else None
+                b = job.start("b", SAVING, ranks=1)
+                deaf = deaf or job.start("c", SAVING, ranks=1, stderr=paused.writer)
+                self.wait_for_world(job, 2)
+                begin = time.monotonic()
+                deaf.process.send_signal(signal.SIGTERM)
+                self.assertEqual(deaf.code(20), LEFT, job.texts())
+                self.assertLess(time.monotonic() - begin, 10)  # not after a timeout
+                self.wait_for_world(job, 1)
+                b.process.send_signal(signal.SIGINT)
+                self.assertEqual(b.code(20), STOPPED, job.texts())
+                self.assertEqual(job.left(), [], job.texts())
+
+    def test_the_only_host_leaves_though_nobody_reads_what_its_ranks_have_said(self):
+        script = "trap 'echo saves >&2; exit 0' TERM; echo ready; while :; do sleep 0.02; done"
+        with PausedReader() as paused, Job(LOCKSTEP, "--nnodes", "1:4", "--rdzv-conf", "last_call_timeout=1") as job:
+            a = job.start("a", script, ranks=1, stderr=paused.writer)
+            self.assertTrue(a.says("ready", stream="out"), job.texts())
+            a.process.send_signal(signal.SIGTERM)
+            self.assertEqual(a.code(10), STOPPED, job.texts())
+            self.assertEqual(job.left(), [], job.texts())
+
+    def test_an_interrupt_after_a_request_to_leave_is_the_first_one_for_the_job(self):
+        slow = """trap 'trap "" TERM INT; echo "rank $RANK saves"; while test ! -e GO; do sleep 0.02; done
+                        echo "rank $RANK saved"; exit 0' TERM INT
+                  echo "rank $RANK of $WORLD_SIZE"; while :; do sleep 0.02; done"""
+        for at, insists in ((0, False), (2, False), (0, True), (2, True)):
+            with tempfile.TemporaryDirectory() as folder:
+                go = os.path.join(folder, "go")
+                job = self.running("--stop-grace", "60", program=slow.replace("GO", go))
+                a, agent = job.agents[0], job.agents[at]
+                agent.process.send_signal(signal.SIGTERM)
+                self.assertTrue(wait_for(lambda: a.output.count(" saves\n") == 3), job.texts())
+                agent.process.send_signal(signal.SIGINT)
+                self.assertTrue(a.says("stopping the job (once more to kill)"), job.texts())
+                if insists:
+                    agent.process.send_signal(signal.SIGINT)
+                else:
+                    with open(go, "wb"):
+                        pass
+                self.assertEqual(set(job.codes(20)), {STOPPED}, job.texts())
+                self.assertEqual(a.output.count(" saved\n"), 0 if insists else 3, job.texts())
+                self.assertEqual(job.left(), [], job.texts())
 
     def test_the_exit_code_of_a_stop_can_be_chosen(self):
         job = self.running("--stop-exit-code", "42", names="ab")

@@ -82,6 +82,29 @@ class OutputTest(RunTest):
         self.assertEqual(code, 2)
         self.assertIn("cannot make the log directory '/proc/nowhere'", error)
 
+    @unittest.skipIf(os.geteuid() != 0, "only root makes links of another user")
+    def test_log_folders_are_not_links_of_other_users(self):
+        with tempfile.TemporaryDirectory() as folder:
+            target, link, logs = (os.path.join(folder, name) for name in ("target", "link", "logs"))
+            os.mkdir(target)
+            os.mkdir(logs)
+            os.symlink(target, link)
+            code, _, error = self.run_tree(shell("true", 1, "--log-dir", link))
+            self.assertEqual((code, len(os.listdir(target))), (0, 2), error)  # of this user
+            for name in os.listdir(target):
+                os.unlink(os.path.join(target, name))
+            os.lchown(link, 65534, 65534)
+            for name in (link, link + "/"):
+                code, _, error = self.run_tree(shell("true", 1, "--log-dir", name))
+                self.assertEqual((code, os.listdir(target)), (2, []), error)
+                self.assertIn(f"{link} is a link of user 65534", error)
+            attempt = os.path.join(logs, "attempt_1")
+            os.symlink(target, attempt)
+            os.lchown(attempt, 65534, 65534)
+            code, _, error = self.run_tree(shell("exit 3", 1, "--log-dir", logs, "--max-restarts", "1"))
+            self.assertEqual((code, os.listdir(target)), (3, []), error)
+            self.assertRegex(error, f"cannot restart: .*{attempt} is a link of user 65534")
+
     def test_a_reader_that_goes_away_does_not_end_the_job(self):
         script = "read go; i=0; while [ $i -lt 1000 ]; do echo $i || exit 9; i=$((i+1)); done; echo done >&2"
         with Tree(shell(script, 1), stdin=subprocess.PIPE) as tree:

@@ -53,6 +53,26 @@ def rank_process(launcher, rank):
     return None
 
 
+class PausedReader:
+    """A pipe that is full, and that nobody reads: `writer` is for a process to start."""
+
+    def __init__(self):
+        self.reader, self.writer = os.pipe()
+        os.set_blocking(self.writer, False)
+        try:
+            while True:
+                os.write(self.writer, b"x" * 512)
+        except BlockingIOError:
+            os.set_blocking(self.writer, True)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused):
+        os.close(self.reader)
+        os.close(self.writer)
+
+
 def percentile(values, share):
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")

@@ -478,6 +478,10 @@ class UsageTest(RunTest):
                 (["run", "--nnodes", "2", "true"], "several hosts meet at --rdzv-endpoint HOST:PORT"),
                 (["run", "--nnodes", "3:2", "true"], "'3:2' is not a number of hosts, or MIN:MAX"),
                 (["run", "--stop-grace", "nan", "true"], "--stop-grace: 'nan' is not a number of seconds"),
+                (["stop", "--timeout", "nan", "a"], "--timeout: 'nan' is not a number of seconds, 0 to 31536000"),
+                (["top", "--interval", "nan"], "--interval: 'nan' is not a number of seconds, 0.1 to 3600"),
+                (["run", "--metrics-textfile", "/tmp/job.txt", "true"],
+                 "--metrics-textfile: '/tmp/job.txt' does not end with .prom: node_exporter reads only such"),
                 (["run", "--max-restarts", "-1", "true"], "--max-restarts"),
                 (["run", "--env", "A", "true"], "'A' is not KEY=VALUE"),
                 (["run", "--prefix", "--no-prefix", "true"], "excludes")):
@@ -485,6 +489,14 @@ class UsageTest(RunTest):
             self.assertEqual((code, output), (2, ""), arguments)
             self.assertIn(text, error)
             self.assertIn("--help", error)
+
+    def test_a_silence_that_is_too_short_is_told_as_it_was_written(self):
+        for options, environment, name in (
+                (["--rdzv-conf", "host_timeout=1"], {}, "--rdzv-conf host_timeout"),
+                ([], {"LOCKSTEP_HOST_TIMEOUT": "1"}, "LOCKSTEP_HOST_TIMEOUT")):
+            code, output, error = self.run_tree([LOCKSTEP, "run", *options, "true"], environment=environment)
+            self.assertEqual((code, output), (2, ""))
+            self.assertEqual(error, f"lockstep: {name} is '1'; it can be 2 to 600 seconds\n")
 
     def test_the_number_of_ranks_as_mpirun_and_srun_have_it(self):
         for arguments in (["-n", "2"], ["-n2"], ["-np", "2"]):

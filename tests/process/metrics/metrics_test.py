@@ -267,10 +267,21 @@ class TextfileTest(WatchedTest):
         self.assertEqual([name for name in os.listdir(self.folder) if "prom" in name], ["job.prom"])
 
     def test_a_file_that_cannot_be_written_is_an_error_before_ranks_start(self):
-        tree = self.start("--metrics-textfile", "/nowhere/job.prom", program=["touch", self.path("started")])
-        self.assertEqual(tree.finish()[0], 2)
-        self.assertIn("/nowhere", self.error())
-        self.assertFalse(os.path.exists(self.path("started")))
+        os.mkdir(self.path("folder.prom"))
+        for path in ("/nowhere/job.prom", self.path("folder.prom"), self.path("x" * 300 + ".prom"), "/proc/job.prom"):
+            tree = self.start("--metrics-textfile", path, program=["touch", self.path("started")])
+            self.assertEqual(tree.finish()[0], 2, self.error())
+            self.assertTrue(self.error().startswith(f"lockstep: --metrics-textfile: saving {path}: "), self.error())
+            self.assertFalse(os.path.exists(self.path("started")))
+
+    def test_all_may_read_it_whatever_the_umask(self):
+        mask = os.umask(0o077)
+        try:
+            tree = self.start("--metrics-textfile", self.path("job.prom"), program=["true"])
+        finally:
+            os.umask(mask)
+        self.assertEqual(tree.finish()[0], 0, self.error())
+        self.assertEqual(stat.S_IMODE(os.stat(self.path("job.prom")).st_mode), 0o644)
 
 
 class HostsTest(WatchedTest):
@@ -305,6 +316,38 @@ class HostsTest(WatchedTest):
         self.assertGreaterEqual(m("lockstep_steps_total", rank=3), 10)
         self.touch("stop")
         self.assertEqual(job.codes(), [0, 0], job.texts())
+
+    def test_hosts_that_leave(self):
+        job = Job(LOCKSTEP, "--nnodes", "2:3", "--rdzv-conf", "last_call_timeout=0")
+        self.addCleanup(job.__exit__)
+        program = "trap 'exit 0' TERM INT; echo ready; while :; do sleep 0.02; done"
+        a = job.start("a", program, "--metrics-port", "0", "--metrics-textfile", self.path("a.prom"))
+        b = job.start("b", program, ranks=1)
+        url = self.url_of(a)
+        self.assertTrue(wait_for(lambda: a.output.count("ready") == 3, 30), job.texts())
+        self.assertEqual(get(url + "/healthz"), (200, "running\n"))
+        b.process.send_signal(signal.SIGTERM)
+        self.assertEqual(b.code(), 5, job.texts())
+        # Fewer than the least are there.
+        m = self.wait(url, lambda m: m("lockstep_job_state", state="gathering") == 1)
+        self.assertEqual((m("lockstep_hosts"), m("lockstep_world_size")), (1, 2))
+        self.assertEqual(sum(m.all("lockstep_ranks").values()), 2)
+        a.process.send_signal(signal.SIGTERM)
+        self.assertEqual(a.code(), 75, job.texts())
+        with open(self.path("a.prom"), encoding="utf-8") as file:
+            self.assertEqual(Metrics(file.read())("lockstep_job_state", state="stopped"), 1)
+
+    def test_the_first_host_leaves(self):
+        job = Job(LOCKSTEP, "--nnodes", "1:2")
+        self.addCleanup(job.__exit__)
+        program = "trap 'exit 0' TERM INT; echo ready; while :; do sleep 0.02; done"
+        a = job.start("a", program, "--metrics-textfile", self.path("a.prom"), ranks=1)
+        job.start("b", program, ranks=1)
+        self.assertTrue(wait_for(lambda: a.output.count("ready") == 2, 30), job.texts())
+        a.process.send_signal(signal.SIGTERM)
+        self.assertEqual(a.code(), 5, job.texts())
+        with open(self.path("a.prom"), encoding="utf-8") as file:
+            self.assertEqual(Metrics(file.read())("lockstep_job_state", state="stopped"), 1)
 
     def test_a_lost_host_counts(self):
         job = self.job("--metrics-port", "0", "--nnodes", "1:2", "--rdzv-conf", "last_call_timeout=2")

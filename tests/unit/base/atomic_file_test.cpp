@@ -141,6 +141,9 @@ TEST_CASE("a file has the mode that its writer chooses, whatever was there befor
     file.publish();
     CHECK(std::filesystem::status(directory / "a").permissions() == std::filesystem::perms(expected));
   }
+  AtomicFile shared(directory / "a", {.mode = 0666, .obeys_umask = false});
+  shared.publish();
+  CHECK(std::filesystem::status(directory / "a").permissions() == std::filesystem::perms(0666));
   ::umask(mask);
 }
 

@@ -188,6 +188,30 @@ TEST_CASE("without the first host the others meet anew, and when all are to leav
     CHECK(stage.orders() == Kinds{Kind::report, Kind::finish});
     CHECK(stage.roll.result().goes_on == !all);
     CHECK(stage.roll.result().exit_code == (all ? 33 : kLeftExitCode));
+    CHECK(stage.roll.outcome().stop_signal == SIGTERM);
+  }
+}
+
+TEST_CASE("a rank that fails after a host was asked to leave uses a restart, or ends the job") {
+  for (const int restarts : {0, 1}) {
+    Stage stage({.least = 1, .most = 3, .max_restarts = restarts});
+    for (int host = 0; host < 3; ++host) stage.come(host);
+    stage.orders();
+    stage.roll.leave(2, stage.now);
+    CHECK(stage.orders() == Kinds{Kind::stop});
+    RankEnd failed;
+    failed.rank = 4;
+    failed.status.code = 3;
+    failed.failure.text = "exited";
+    failed.told_to_stop = true;
+    failed.own_end = OwnEnd::after_request;
+    stage.roll.rank_ended(2, stage.roll.generation(), failed, stage.now);
+    stage.roll.host_done(2, stage.roll.generation(), stage.now);
+    for (int host = 0; host < 2; ++host) stage.end_host(host, 0, true);
+    CHECK(stage.orders() ==
+          (restarts == 1 ? Kinds{Kind::report, Kind::dismiss, Kind::start} : Kinds{Kind::report, Kind::finish}));
+    CHECK(stage.roll.restarts() == restarts);
+    if (restarts == 0) CHECK(stage.roll.result().exit_code == 3);
   }
 }
 

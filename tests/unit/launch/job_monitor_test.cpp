@@ -71,6 +71,38 @@ TEST_CASE("room for other hosts is made without a failure") {
   CHECK(monitor.status().failures == std::array<int, kFailureKinds>{});
 }
 
+TEST_CASE("a job with too few hosts gathers, with what is there") {
+  JobMonitor monitor;
+  monitor.join("job", "run", true);
+  monitor.on_gathering({{"a", 0, 2}});
+  CHECK(monitor.status().hosts == 1);
+  CHECK(monitor.status().world_size == 2);
+  monitor.on_event(event(JobEvent::Kind::start, {{"a", 0, 2}, {"b", 2, 1}}));
+  monitor.on_ranks("a", {rank(0, 10), rank(1, 11)});
+  monitor.on_ranks("b", {rank(2, 12)});
+  for (int again = 0; again < 2; ++again) monitor.on_gathering({{"a", 0, 2}});
+  monitor.on_ranks("a", {rank(0, 11)});
+  const WatchedJob status = monitor.status();
+  CHECK(status.state == JobState::gathering);
+  CHECK(status.hosts == 1);
+  CHECK(status.world_size == 2);
+  REQUIRE(status.ranks.size() == 2);
+  CHECK(status.ranks[0].status.numbers.steps == 11);
+  monitor.on_event(event(JobEvent::Kind::restart, {{"a", 0, 2}, {"c", 2, 1}}, Outcome()));
+  CHECK(monitor.status().state == JobState::running);
+  REQUIRE(monitor.status().ranks.size() == 3);
+  CHECK(monitor.status().ranks[0].status.numbers.steps == 11);
+  CHECK(monitor.status().ranks[2].status.numbers.steps == 12);
+}
+
+TEST_CASE("a host that becomes the first gathers anew") {
+  JobMonitor monitor;
+  monitor.join("job", "run", false);
+  CHECK(monitor.status().state == JobState::running);
+  monitor.join("job", "run", true);
+  CHECK(monitor.status().state == JobState::gathering);
+}
+
 TEST_CASE("kinds of failures") {
   CHECK(kind_of_failure(failed(0)) == FailureKind::exit_code);
   CHECK(kind_of_failure(failed(11)) == FailureKind::signal);

@@ -119,6 +119,25 @@ TEST_CASE("an exit code that all ranks have after a request to stop is no failur
   CHECK(first_failed({first}, SIGTERM) == 0);
 }
 
+TEST_CASE("a failure after hosts were asked to leave is one, as after a stop; not while room is made for others") {
+  RankEnd failed = ended(0, 1, {.code = 3});
+  failed.told_to_stop = true;
+  failed.own_end = OwnEnd::after_request;
+  RankEnd saved = ended(1, 1, {});
+  saved.told_to_stop = true;
+  Outcome outcome{.ranks = {failed, saved}};
+  CHECK_FALSE(outcome.failed());
+  CHECK(restart_reason(outcome) == "other hosts have come");
+  outcome.left = {"c"};
+  REQUIRE(outcome.failed());
+  CHECK(exit_code_of(outcome) == 3);
+  CHECK(report(outcome) == std::vector<std::string>{"rank 0 (pid 100) exited with code 3, 0.00 s after it started"});
+  CHECK(restart_reason(outcome) == "rank 0 (pid 100) exited with code 3");
+  outcome.ranks[1] = failed;
+  CHECK_FALSE(outcome.failed());  // all: how the program answers
+  CHECK(restart_reason(outcome) == "host c has left");
+}
+
 TEST_CASE("the report names the cause, its error and last lines, and what became of the others") {
   RankEnd failed = ended(1, 1, {.code = 3});
   failed.after_start = std::chrono::milliseconds(520);

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdlib>
@@ -166,6 +167,12 @@ TEST_CASE("recordings go into no folder that a link leads to, and none of anothe
   fs::create_directory_symlink(directory / "elsewhere", directory / ("lockstep-flight-" + job(1)));
   CHECK_ERROR(error_of([] { make_job_folder("", job(1)); }), ErrorKind::unauthorized, "not a folder of this user");
   ::unsetenv("TMPDIR");
+  if (::geteuid() == 0) {  // only root makes links of other users
+    const std::string link = directory / "link";
+    fs::create_directory_symlink(directory / "elsewhere", link);
+    REQUIRE(::lchown(link.c_str(), 65534, 65534) == 0);
+    CHECK(contains(save(job(1), link, 0), "is a link of user 65534"));
+  }
   CHECK(fs::is_empty(directory / "elsewhere"));
 }
 

@@ -1,0 +1,30 @@
+// Where the user names a place, links on the way to it are followed only if they are this user's or root's: through a
+// link of another user, that one would choose what is written. Names that only the system makes, below /proc and /dev,
+// are not asked for their user. Thread-safe. `doing` begins the text of an error, Error{invalid_argument}.
+#pragma once
+
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "lockstep/base/unique_fd.h"
+
+namespace lockstep::internal {
+
+inline constexpr int kMostLinks = 40;  // as in the kernel
+
+bool is_under(const std::filesystem::path& path, std::string_view folder);
+bool is_of_system(const std::filesystem::path& path);
+// An error if `what` is there belongs to another user than this one and root: "a link", "a FIFO".
+void require_own(const struct stat& status, const std::filesystem::path& at, const char* what,
+                 const std::string& doing);
+// What a link says, which cannot become another's between the looks; nothing if there is none. Errors: as
+// require_own().
+std::optional<std::filesystem::path> read_own_link(const std::filesystem::path& at, const std::string& doing);
+// The folder with this name, for openat() and its like. Errors: as above, or there is no such folder.
+UniqueFd open_folder(const std::filesystem::path& folder, const std::string& doing);
+
+}  // namespace lockstep::internal

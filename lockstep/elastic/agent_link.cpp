@@ -74,6 +74,7 @@ void AgentLink::tend() {
   if (failed()) return;
   read();
   if (beat_at_.expired()) {
+    look_if_received();
     send(HostAlive{});
     beat_at_ = Deadline::after(kBeat);
   }
@@ -90,6 +91,15 @@ void AgentLink::look_at_silence() {
   if (!frozen_since_) frozen_since_ = steady_clock().now() - silence_;
   if (frozen_for() >= kFrozenLimit) return give_up_frozen();
   silent_at_ = Deadline::after(kBeat);
+}
+
+void AgentLink::look_if_received() {
+  const TimePoint now = steady_clock().now();
+  unacknowledged_.look(Unacknowledged::sent_by(fd_.get()), now);
+  if (unacknowledged_.lasts(now) < silence_) return;
+  silent_ = true;
+  fail(fmt::format("its host has not received what it was sent for {:.1f} s (--rdzv-conf host_timeout=)",
+                   seconds(silence_)));
 }
 
 // Heartbeats are sent all the time, so there is always something that the kernel of the other host has to acknowledge.

@@ -1,7 +1,7 @@
 // AgentLink is a connection between two agents whose handshake is done: messages both ways, and heartbeats that tell
-// whether the other is there. It fails when the other closes it, sends what is no message, or its host does
-// not answer any more. An agent that is silent while its host's kernel acknowledges what it is sent is stopped, or very
-// slow: it is waited for, kFrozenLimit at most.
+// whether the other is there. It fails when the other closes it, sends what is no message, or its host does not answer
+// any more or receives nothing of what it is sent. An agent that is silent while its host's kernel acknowledges what it
+// is sent is stopped, or very slow: it is waited for, kFrozenLimit at most.
 // Used by one thread, in its poll loop; never blocks; never throws, but keeps why it failed.
 #pragma once
 
@@ -13,6 +13,7 @@
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/unique_fd.h"
 #include "lockstep/elastic/agent_message.h"
+#include "lockstep/elastic/unacknowledged.h"
 #include "lockstep/net/framing.h"
 #include "lockstep/net/handshake.h"
 
@@ -57,6 +58,7 @@ class AgentLink {
   void write();
   void fail(const std::string& why);
   void look_at_silence();
+  void look_if_received();
   bool host_answers() const;
 
   Duration silence_;
@@ -69,6 +71,7 @@ class AgentLink {
   std::size_t sent_ = 0;
   Deadline beat_at_;
   Deadline silent_at_;
+  Unacknowledged unacknowledged_;
   std::optional<TimePoint> frozen_since_;
   std::string why_;
   bool silent_ = false;

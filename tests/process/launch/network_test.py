@@ -58,6 +58,19 @@ class NetworkTest(unittest.TestCase):
         self.assertIn("the first host", others[1].error)
         self.assertEqual(job.left(), [], job.texts())
 
+    # fault: 16
+    def test_a_host_that_sends_and_does_not_receive_is_lost(self):
+        job = self.job("--nnodes", "3:4", "--rdzv-conf", "last_call_timeout=600")
+        first, *_ = self.start(job, FOREVER, 1)
+        self.wait_for_ranks(job, 4)
+        begin = time.monotonic()
+        self.switch.deafen("c")
+        self.assertTrue(first.says("begins again with 3 ranks on 3 hosts"), job.texts())
+        self.assertLess(time.monotonic() - begin, 8)
+        self.assertRegex(first.error, r"host c \(rank \d\) is lost: its host has not received what it was sent for 2.5 s")
+        self.assertNotIn("though its host does", first.error)
+        self.wait_for_ranks(job, 3)
+
     # fault: 17
     def test_the_side_without_the_first_host_stops_itself_and_the_other_goes_on(self):
         job = self.job("--nnodes", "2:4", "--rdzv-conf", "last_call_timeout=600")

@@ -62,6 +62,12 @@ class Switch:
     def unite(self, one, other):
         self.routes("delete", one, other)
 
+    def deafen(self, host):
+        """What others send does not reach the host any more; what it sends reaches them."""
+        for name, namespace in self.hosts.items():
+            if name != host:
+                ip("-n", namespace, "route", "add", "blackhole", f"{self.addresses[host]}/32")
+
     def routes(self, what, one, other):
         for here, there in ((one, other), (other, one)):
             ip("-n", self.hosts[here], "route", what, "blackhole", f"{self.addresses[there]}/32")

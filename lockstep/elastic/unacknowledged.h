@@ -1,0 +1,33 @@
+// How long the kernel of another host has left unacknowledged what it was sent over a TCP connection. It acknowledges
+// for a process that is stopped, too; one that does not has gone, or receives nothing: then what it still sends is no
+// sign that it can take part.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "lockstep/base/clock.h"
+
+namespace lockstep::internal {
+
+class Unacknowledged {
+ public:
+  struct Sent {
+    std::uint64_t acknowledged = 0;  // bytes, since the connection began
+    bool waits = false;              // more was sent than that, and the other has room for it
+  };
+  // By TCP_INFO. On a kernel that does not tell, nothing waits.
+  static Sent sent_by(int fd);
+
+  // A look at the connection. At most one period of looks is missed of a silence that begins in between, and a caller
+  // that was stopped itself misses no acknowledgement.
+  void look(const Sent& sent, TimePoint now);
+  // Zero: all was acknowledged, or something just now.
+  Duration lasts(TimePoint now) const { return since_ ? now - *since_ : Duration{}; }
+
+ private:
+  std::uint64_t acknowledged_ = 0;
+  std::optional<TimePoint> since_;
+};
+
+}  // namespace lockstep::internal

@@ -88,9 +88,11 @@ void AgentLink::look_at_silence() {
     return fail(
         fmt::format("nothing has come from its agent for {:.1f} s (--rdzv-conf host_timeout=)", seconds(silence_)));
   }
-  if (!frozen_since_) frozen_since_ = steady_clock().now() - silence_;
-  if (frozen_for() >= kFrozenLimit) return give_up_frozen();
+  // Whether its host receives is to be seen first: look_if_received() decides.
   silent_at_ = Deadline::after(kBeat);
+  if (unacknowledged_.lasts(steady_clock().now()) > 2 * kBeat) return;
+  if (!frozen_since_) frozen_since_ = steady_clock().now() - silence_;
+  if (frozen_for() >= kFrozenLimit) give_up_frozen();
 }
 
 void AgentLink::look_if_received() {

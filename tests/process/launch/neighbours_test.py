@@ -1,4 +1,6 @@
-"""Jobs of two users on one machine, and kills in one of them: neighbours_test.py <lockstep> <kills_worker>. Needs root."""
+"""Jobs of two users on one machine, and kills in one of them: neighbours_test.py <lockstep> <kills_worker>
+
+Needs root."""
 
 import json
 import os

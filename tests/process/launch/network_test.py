@@ -67,7 +67,7 @@ class NetworkTest(unittest.TestCase):
         self.switch.deafen("c")
         self.assertTrue(first.says("begins again with 3 ranks on 3 hosts"), job.texts())
         self.assertLess(time.monotonic() - begin, 8)
-        self.assertRegex(first.error, r"host c \(rank \d\) is lost: its host has not received what it was sent for 2.5 s")
+        self.assertRegex(first.error, r"host c \(rank \d\) is lost: its host has not received what it was sent for 2.5")
         self.assertNotIn("though its host does", first.error)
         self.wait_for_ranks(job, 3)
 

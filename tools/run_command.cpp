@@ -16,6 +16,7 @@
 #include "lockstep/launch/placement.h"
 #include "lockstep/launch/program_path.h"
 #include "lockstep/launch/rank_cgroups.h"
+#include "lockstep/launch/report_file.h"
 #include "lockstep/launch/ssh_hosts.h"
 #include "tools/cluster_place.h"
 #include "tools/dry_run.h"
@@ -80,6 +81,7 @@ int run_command(const RunOptions& given) {
     if (!given.rdzv_endpoint.empty()) parse_meeting_point(given.rdzv_endpoint, most_hosts);
     if (!given.hosts.empty() && !given.dry_run) return run_over_ssh(given);
     const RunOptions options = given.hosts.empty() ? in_cluster(given) : given;
+    if (!given.report.empty()) check_report_directory(given.report);
     const bool is_here = std::ranges::all_of(given.hosts, [](const auto& host) { return is_this_host(host.first); });
     const std::string path = is_here ? find_program(options.program.front(), search_path()) : "";
     if (options.dry_run) {

@@ -34,6 +34,13 @@ std::string doing(const std::string& path) { return fmt::format("writing the rep
 
 [[noreturn]] void fail(const std::string& path, int error) { throw system_error(doing(path), error); }
 
+fs::path directory_of(const fs::path& path) { return path.has_parent_path() ? path.parent_path() : "."; }
+
+[[noreturn]] void fail_without(const fs::path& directory, const std::string& path) {
+  throw Error(ErrorKind::invalid_argument,
+              fmt::format("{}: the directory {} does not exist", doing(path), directory.string()));
+}
+
 // Where a path leads.
 struct Target {
   std::string path;
@@ -53,11 +60,8 @@ Target find_target(const std::string& path) {
   fs::path at = path;
   for (int links = 0; links < kMostLinks; ++links) {
     std::error_code error;
-    const fs::path named = at.has_parent_path() ? at.parent_path() : ".", folder = fs::canonical(named, error);
-    if (error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory) {
-      throw Error(ErrorKind::invalid_argument,
-                  fmt::format("{}: the directory {} does not exist", doing(path), named.string()));
-    }
+    const fs::path named = directory_of(at), folder = fs::canonical(named, error);
+    if (error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory) fail_without(named, path);
     if (error) fail(path, error.value());
     at = folder / at.filename();
     if (is_under(folder, "/proc")) return {at, descriptor_of(folder, at.filename())};
@@ -113,6 +117,11 @@ void replace(const std::string& target, std::string_view text) {
 }
 
 }  // namespace
+
+void check_report_directory(const std::string& path) {
+  std::error_code error;
+  if (!fs::is_directory(directory_of(path), error)) fail_without(directory_of(path), path);
+}
 
 void write_report_file(const std::string& path, std::string_view text) {
   const Target target = find_target(path);

@@ -12,5 +12,7 @@ namespace lockstep::internal {
 // nobody reads is an error at once. A link or a FIFO of another user but root, who may have put it there for this one
 // to run into, is Error{unauthorized}. Throws Error{internal} or {invalid_argument} if writing fails.
 void write_report_file(const std::string& path, std::string_view text);
+// Before there is anything to write: Error{invalid_argument} if the directory of `path` is missing.
+void check_report_directory(const std::string& path);
 
 }  // namespace lockstep::internal

@@ -240,12 +240,21 @@ class ReportTest(LauncherTest):
         self.assertRegex(error, "lockstep: .*Resource temporarily unavailable .is the limit on processes reached")
 
     def test_a_report_that_cannot_be_written_does_not_change_the_exit_code(self):
-        code, _, error = self.run_tree("exit 3", "--report", "/nowhere/report.json")
-        self.assertEqual(code, 3)
-        self.assertIn("warning: writing the report '/nowhere/report.json", error)
+        with tempfile.TemporaryDirectory() as folder:
+            inner = os.path.join(folder, "inner")
+            os.mkdir(inner)
+            code, _, error = self.run_tree(f"rmdir {inner}; exit 3", "--report", inner + "/report.json", ranks=1)
+            self.assertEqual(code, 3)
+            self.assertIn(f"warning: writing the report '{inner}/report.json': the directory {inner} does not", error)
         code, _, error = self.run_tree("true", "--report", "/dev/full")
         self.assertEqual(code, 0)
         self.assertIn("warning: writing the report '/dev/full'", error)
+
+    def test_a_report_that_can_never_be_written_is_told_before_anything_starts(self):
+        for path, folder in (("/nowhere/report.json", "/nowhere"), ("/dev/null/report.json", "/dev/null")):
+            code, output, error = self.run_tree("echo began", "--report", path)
+            self.assertEqual((code, output), (2, ""), error)
+            self.assertIn(f"writing the report '{path}': the directory {folder} does not exist", error)
 
     def test_a_report_to_standard_output_is_behind_what_is_there(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -20,8 +20,7 @@
 #include "lockstep/launch/ssh_hosts.h"
 #include "tools/cluster_place.h"
 #include "tools/dry_run.h"
-#include "tools/run_hosts.h"
-#include "tools/run_local.h"
+#include "tools/run_job.h"
 #include "tools/run_over_ssh.h"
 #include "tools/standard_output.h"
 
@@ -93,7 +92,7 @@ int run_command(const RunOptions& given) {
     std::optional<JobCgroup> cgroup;
     if (complete.limits.any()) cgroup.emplace(complete.limits);
     const JobCgroup* const held = cgroup ? &*cgroup : nullptr;
-    return complete.rdzv_endpoint.empty() ? run_local(complete, path, held) : run_hosts(complete, path, held);
+    return run_job(complete, path, held);
   } catch (const ExecFailed& error) {
     print_error(error);
     return error.shell_code();

@@ -63,7 +63,7 @@ void start_fields(Fields& fields, Message& start) {
 template <class Fields, class Message>
 void end_fields(Fields& fields, Message& end) {
   fields.number(end.rank, 0, kMostRanks - 1, "rank");
-  fields.number(end.pid, 0, kMostNumber, "pid");
+  fields.number(end.pid, kNotStarted, kMostNumber, "pid");
   fields.number(end.status.code, 0, 255, "exit code");
   fields.number(end.status.signal, 0, kMostSignal, "signal");
   fields.flag(end.status.core_dumped);

@@ -1,4 +1,4 @@
-// What an agent of a job on several hosts is told by its user. Values.
+// What an agent of a job is told by its user, and how the job has ended. Values.
 #pragma once
 
 #include <chrono>
@@ -13,6 +13,7 @@
 #include "lockstep/launch/job_event.h"
 #include "lockstep/launch/job_monitor.h"
 #include "lockstep/launch/local_job.h"
+#include "lockstep/launch/outcome.h"
 #include "lockstep/launch/rank_output.h"
 #include "lockstep/net/address.h"
 #include "lockstep/net/token.h"
@@ -21,6 +22,17 @@ namespace lockstep::internal {
 
 // The id of a job that its user has given none.
 inline constexpr const char* kDefaultRdzvId = "default";
+
+// How its job has ended.
+struct AgentResult {
+  int exit_code = 0;
+  bool is_first = false;   // this was the first host
+  bool was_asked = false;  // somebody has asked the job to stop, or this host to leave it
+  std::string job_id = {};
+  std::string run_id = {};
+  std::string text = {};               // why the job has ended like this; empty if it has ended well
+  std::vector<Outcome> attempts = {};  // of the whole job on the first host
+};
 
 struct AgentOptions {
   // The same on all hosts; their agents compare them.
@@ -32,7 +44,9 @@ struct AgentOptions {
   std::string program;                 // its name, without the folder
   std::vector<std::string> arguments;  // the program's own; not compared where the user gives an rdzv id
 
-  // Where the agents meet.
+  // The job is on this host alone: nobody else can come, and nothing is listened at.
+  bool is_alone = false;
+  // Where the agents meet otherwise.
   Endpoint endpoint;
   std::optional<int> node_rank{};
   Token token;
@@ -57,9 +71,11 @@ struct AgentOptions {
   std::string flight{};
   std::chrono::milliseconds grace{5000};        // from SIGTERM to SIGKILL after a failure
   std::chrono::milliseconds stop_grace{25000};  // from a request to stop to SIGKILL
-  std::vector<int> signals{};                   // that ask to stop; empty: the usual ones
   // On the first host, when a job hangs; nothing: that is not looked for.
   std::optional<HangOptions> hang{};
+  std::vector<std::string> opening{};  // of a job on this host alone: lines for the user before it begins
+  // The job is over, and a slow reader may not have got all that its ranks have printed. Must not throw.
+  std::function<void(const AgentResult& result)> on_over{};
   // On the first host: what happens to the job; null: nobody wants to know. Must not block or throw.
   std::function<void(const JobEvent& event)> on_event{};
   // What the ranks with these pids do, as text for HostStatus; null: nobody can say. Blocks for a moment.

@@ -35,7 +35,7 @@ bool is_loopback(const std::string& address) { return address == "::1" || addres
 
 }  // namespace
 
-FrontDesk::FrontDesk(const AgentOptions& options, EndpointPost post, HostOutput& output, Hello own)
+FrontDesk::FrontDesk(const AgentOptions& options, std::optional<EndpointPost> post, HostOutput& output, Hello own)
     : options_(options),
       post_(std::move(post)),
       output_(output),
@@ -51,12 +51,12 @@ FrontDesk::FrontDesk(const AgentOptions& options, EndpointPost post, HostOutput&
 }
 
 void FrontDesk::watch(std::vector<pollfd>& set) const {
-  post_.watch(set);
+  if (post_) post_->watch(set);
   for (const Visitor& visitor : visitors_) set.push_back(visitor.link.wanted());
 }
 
 Deadline FrontDesk::wake_at() const {
-  Deadline wake = std::min(post_.wake_at(), roll_.wake_at());
+  Deadline wake = post_ ? std::min(post_->wake_at(), roll_.wake_at()) : roll_.wake_at();
   if (!inbox_.empty()) return Deadline::after({});
   if (!roll_.waits_for().empty()) wake = std::min(wake, tell_waiting_at_);
   if (hang_ && roll_.undisturbed()) wake = std::min(wake, Deadline::at(hang_->next_look()));
@@ -67,9 +67,11 @@ Deadline FrontDesk::wake_at() const {
 }
 
 void FrontDesk::tend() {
-  post_.tend();
-  yields_ = yields_ || (post_.is_rival() && is_alone());
-  while (auto link = post_.take()) visitors_.push_back({.link = std::move(*link)});
+  if (post_) {
+    post_->tend();
+    yields_ = yields_ || (post_->is_rival() && is_alone());
+    while (auto link = post_->take()) visitors_.push_back({.link = std::move(*link)});
+  }
   for (Visitor& visitor : visitors_) serve(visitor);
   part_from_failed();
   look_for_hang();
@@ -213,7 +215,7 @@ void FrontDesk::obey() {
 
 void FrontDesk::obey(const RollOrder& order) {
   switch (order.kind) {
-    case RollOrder::Kind::start: return start();
+    case RollOrder::Kind::start: return try_to_start();
     case RollOrder::Kind::stop: return tell_seated(StopRanks{order.signal});
     case RollOrder::Kind::end: return tell_seated(EndRanks{});
     case RollOrder::Kind::kill: return order.host < 0 ? tell_seated(KillRanks{}) : tell(order.host, KillRanks{});
@@ -221,6 +223,18 @@ void FrontDesk::obey(const RollOrder& order) {
     case RollOrder::Kind::keep_out: return keep_out(order.host, order.other);
     case RollOrder::Kind::report: return report();
     case RollOrder::Kind::finish: return finish();
+  }
+}
+
+// What keeps the first attempt from starting is the caller's; a later one leaves the job as the one before has ended.
+void FrontDesk::try_to_start() {
+  try {
+    start();
+  } catch (const Error& error) {
+    if (outcomes_.empty()) throw;
+    roll_.abandon(exit_code_of(outcomes_.back(), options_.stop_exit_code),
+                  fmt::format("cannot restart: {}", error.what()));
+    finish();
   }
 }
 
@@ -234,18 +248,21 @@ void FrontDesk::start() {
                    .nodes = static_cast<int>(seats.size()),
                    .world_size = world_size(seats),
                    .store = store_->endpoint(),
-                   .master_addr = options_.master_addr.empty() ? address_of(seats.front().host) : options_.master_addr,
+                   .master_addr = options_.master_addr,
                    .master_port = options_.master_port != 0 ? options_.master_port : first->master_port,
                    .restart_reason = outcomes_.empty() ? "" : restart_reason(outcomes_.back()),
                    .wants_counts = options_.monitor != nullptr};
+  if (start.master_addr.empty()) start.master_addr = post_ ? address_of(seats.front().host) : store_->host();
   hang_.reset();
   if (options_.hang) {
     hang_.emplace(*options_.hang, roll_.generation(), start.world_size, steady_clock().now());
     start.tell_hang_after_ms = hang_->tell_after_ms();
   }
-  announce(fmt::format("{}{} rank{} on {} host{}: {}", roll_.generation() == 0 ? "" : "begins again with ",
-                       start.world_size, start.world_size == 1 ? "" : "s", seats.size(), seats.size() == 1 ? "" : "s",
-                       describe_seats(seats, roll_.hosts())));
+  if (post_) {
+    announce(fmt::format("{}{} rank{} on {} host{}: {}", roll_.generation() == 0 ? "" : "begins again with ",
+                         start.world_size, start.world_size == 1 ? "" : "s", seats.size(), seats.size() == 1 ? "" : "s",
+                         describe_seats(seats, roll_.hosts())));
+  }
   for (const Seat& seat : seats) {
     start.node_rank = seat.node_rank;
     start.first_rank = seat.first_rank;
@@ -325,20 +342,21 @@ void FrontDesk::tell_of_waiting() {
   if (missing.empty() || !tell_waiting_at_.expired()) return;
   tell_waiting_at_ = Deadline::after(kTellWaitingAgain);
   std::string line = fmt::format("waiting for {} at {}", missing, to_string(options_.endpoint));
-  if (is_loopback(post_.address()) && is_loopback(store_address())) {
-    line +=
-        fmt::format(", which is {} here: other hosts do not reach it; name an address of the network", post_.address());
+  if (is_loopback(post_->address()) && is_loopback(store_address())) {
+    line += fmt::format(", which is {} here: other hosts do not reach it; name an address of the network",
+                        post_->address());
   }
   announce(line);
 }
 
 // The address at which the other hosts have reached this one.
 std::string FrontDesk::store_address() const {
+  if (!post_) return "localhost";
   if (!options_.local_addr.empty()) return options_.local_addr;
   for (const Visitor& visitor : visitors_) {
     if (visitor.number >= 0 && !is_loopback(visitor.link.own_address())) return visitor.link.own_address();
   }
-  return post_.address();
+  return post_->address();
 }
 
 }  // namespace lockstep::internal

@@ -1,5 +1,5 @@
-// FrontDesk is the first host's part of a job on several hosts: it answers the agents that come to its post, carries
-// out what the Roll decides, hosts the store of each attempt, and shows what all ranks print. The first host's own
+// FrontDesk is the first host's part of a job: it answers the agents that come to its post, if others can, carries out
+// what the Roll decides, hosts the store of each attempt, and shows what all ranks print. The first host's own
 // ranks are told the same as the others', through the functions of Desk.
 #pragma once
 
@@ -27,8 +27,8 @@ namespace lockstep::internal {
 class FrontDesk : public Desk {
  public:
   // All but the post are borrowed.
-  // own: of this host.
-  FrontDesk(const AgentOptions& options, EndpointPost post, HostOutput& output, Hello own);
+  // post: nothing for a job on this host alone. own: of this host.
+  FrontDesk(const AgentOptions& options, std::optional<EndpointPost> post, HostOutput& output, Hello own);
 
   void watch(std::vector<pollfd>& set) const override;
   Deadline wake_at() const override;
@@ -70,6 +70,7 @@ class FrontDesk : public Desk {
   void look_for_hang();
   void obey();
   void obey(const RollOrder& order);
+  void try_to_start();
   void start();
   void report();
   void finish();
@@ -86,11 +87,12 @@ class FrontDesk : public Desk {
   void tell_monitor(int host, const RankCounts& counts) const;
   void tell_monitor(const JobHang::Result& result) const;
   std::string store_address() const;
+  std::string shown_name(const HostEntry& host) const;
   std::string address_of(int host) const;
   const Hello* hello_from(int host) const;
 
   const AgentOptions& options_;
-  EndpointPost post_;
+  std::optional<EndpointPost> post_;
   HostOutput& output_;
   std::string job_id_;
   Hello own_hello_;

@@ -47,7 +47,7 @@ void FrontDesk::keep_out(int host, int other) {
 
 // This host leaves, and with it the store and the place where the others meet: they go on from where they meet next.
 void FrontDesk::leave_to_others() {
-  post_.close();
+  post_->close();
   tell_event(JobEvent::Kind::end);
   const auto is_host = [](const Visitor& visitor) { return visitor.number >= 0; };
   const int others = static_cast<int>(std::ranges::count_if(visitors_, is_host));

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "lockstep/elastic/front_desk.h"
+#include "lockstep/elastic/hello.h"
 
 namespace lockstep::internal {
 
@@ -11,7 +12,7 @@ void FrontDesk::tell_event(JobEvent::Kind kind) const {
   if (!options_.on_event) return;
   JobEvent event{.kind = kind,
                  .job_id = job_id_,
-                 .run_id = options_.rdzv_id,
+                 .run_id = options_.rdzv_id.empty() ? job_id_ : options_.rdzv_id,
                  .attempt = std::max(roll_.generation(), 0),
                  .world_size = world_size(roll_.seats()),
                  .stop_signal = kind == JobEvent::Kind::start ? 0 : roll_.outcome().stop_signal,
@@ -20,7 +21,7 @@ void FrontDesk::tell_event(JobEvent::Kind kind) const {
   if (kind == JobEvent::Kind::stop && event.stop_signal == 0) event.stop_signal = SIGTERM;
   for (const Seat& seat : roll_.seats()) {
     const HostEntry* host = roll_.find(seat.host);
-    if (host != nullptr) event.hosts.push_back({host->name, seat.first_rank, seat.ranks});
+    if (host != nullptr) event.hosts.push_back({shown_name(*host), seat.first_rank, seat.ranks});
   }
   if (kind == JobEvent::Kind::restart && !outcomes_.empty()) event.outcome = outcomes_.back();
   if (kind == JobEvent::Kind::loss || kind == JobEvent::Kind::end) event.outcome = roll_.outcome();
@@ -35,8 +36,13 @@ void FrontDesk::announce(const std::string& line) {
   }
 }
 
+// Where names are not left out.
+std::string FrontDesk::shown_name(const HostEntry& host) const {
+  return host.name.empty() ? agent_host_name() : host.name;
+}
+
 int FrontDesk::port_of(const std::string& rdzv_id) const {
-  if (rdzv_id == options_.rdzv_id) return post_.port();
+  if (rdzv_id == options_.rdzv_id) return post_->port();
   const auto job = other_jobs_.find(rdzv_id);
   return job == other_jobs_.end() ? 0 : job->second.port;
 }
@@ -79,7 +85,7 @@ void FrontDesk::tell_monitor() const {
   if (options_.monitor == nullptr || !gathers) return;
   std::vector<HostOfEvent> hosts;
   for (const HostEntry& host : roll_.hosts()) {
-    if (is_available(host)) hosts.push_back({.name = host.name, .ranks = host.ranks});
+    if (is_available(host)) hosts.push_back({.name = shown_name(host), .ranks = host.ranks});
   }
   options_.monitor->on_gathering(hosts);
 }
@@ -87,7 +93,7 @@ void FrontDesk::tell_monitor() const {
 void FrontDesk::tell_monitor(int host, const RankCounts& counts) const {
   const HostEntry* from = roll_.find(host);
   if (options_.monitor == nullptr || from == nullptr || counts.generation != roll_.generation()) return;
-  options_.monitor->on_ranks(from->name, {counts.status});
+  options_.monitor->on_ranks(shown_name(*from), {counts.status});
 }
 
 void FrontDesk::tell_monitor(const JobHang::Result& result) const {

@@ -62,7 +62,7 @@ std::string agent_host_name() { return log_host(); }
 Hello hello_of(const AgentOptions& options) {
   return {.version = options.version,
           .rdzv_id = options.rdzv_id,
-          .host = agent_host_name(),
+          .host = options.is_alone ? "" : agent_host_name(),
           .pid = static_cast<int>(local_identity(-1, 0, 0).pid),
           .ranks = options.ranks,
           .least = options.least,

@@ -10,9 +10,10 @@
 
 namespace lockstep::internal {
 
-// The name under which this host is known in the job: LOCKSTEP_NODE, else the host's own.
+// The name under which this host is known in a job on several: LOCKSTEP_NODE, else the host's own.
 std::string agent_host_name();
 
+// Of a job on this host alone without a name, which texts then leave out.
 Hello hello_of(const AgentOptions& options);
 HostEntry entry_of(int number, const Hello& hello);
 

@@ -27,7 +27,6 @@
 #include "lockstep/launch/process_tree.h"
 #include "lockstep/launch/rank_census.h"
 #include "lockstep/launch/remote_host.h"
-#include "lockstep/launch/signal_relay.h"
 
 namespace lockstep::internal {
 namespace {
@@ -109,17 +108,25 @@ AgentResult HostJob::run() {
       wait();
     }
   }
+  AgentResult result{.exit_code = farewell_->exit_code,
+                     .is_first = met_.is_first,
+                     .was_asked = was_asked(),
+                     .job_id = job_ ? job_->id() : "",
+                     .run_id = job_ ? job_->options().run_id : "",
+                     .text = farewell_->text,
+                     .attempts = met_.desk->outcomes()};
+  if (options_.on_over) {
+    met_.output->ranks().write_ready();  // a report may go to the same place
+    options_.on_over(result);
+  }
   if (met_.is_first) show_rest();
   met_.output->flush(*met_.desk, Deadline::after(met_.is_first ? Duration{} : kLastWords));
   met_.desk->close();
   if (!met_.is_first && farewell_->exit_code != 0 && !farewell_->text.empty()) {
     say_on_standard_error("the job has ended: " + farewell_->text);
   }
-  return {.exit_code = farewell_->exit_code,
-          .is_first = met_.is_first,
-          .was_asked = was_asked(),
-          .job_id = job_ ? job_->id() : "",
-          .attempts = met_.desk->outcomes()};
+  result.was_asked = was_asked();  // meanwhile, too
+  return result;
 }
 
 // As on one machine: a reader that takes its time gets everything, but whoever has asked for the end does not wait.
@@ -188,8 +195,9 @@ void HostJob::meet_anew(bool listens_first, const Handover& handover) {
 void HostJob::join(const Welcome& welcome) {
   // Another one than the first listens only until that comes.
   if (!met_.is_first || options_.node_rank.value_or(0) == 0) tell_of_joining();
-  tag_ = fmt::format("{}-{:010}", welcome.job_id, ::getpid());
-  if (options_.monitor != nullptr) options_.monitor->join(welcome.job_id, options_.rdzv_id, met_.is_first);
+  // The ranks of a job carry the same job id on all hosts, and hosts may share a machine: what this agent has started
+  // is found by a name of its own.
+  tag_ = options_.is_alone ? welcome.job_id : fmt::format("{}-{:010}", welcome.job_id, ::getpid());
   job_.emplace(JobOptions{.ranks = options_.ranks,
                           .max_restarts = options_.max_restarts,
                           .run_id = options_.rdzv_id,
@@ -200,11 +208,14 @@ void HostJob::join(const Welcome& welcome) {
                           .environment = environment(),
                           .id = welcome.job_id,
                           .token = options_.token});
+  if (options_.monitor != nullptr) options_.monitor->join(job_->id(), job_->options().run_id, met_.is_first);
+  if (!options_.is_alone) return;
+  met_.output->say(job_->description());
+  for (const std::string& line : options_.opening) met_.output->say(line);
 }
 
 Variables HostJob::environment() const {
-  // The ranks of a job carry the same job id on all hosts, and hosts may share a machine: what this agent has started
-  // is found by a name of its own.
+  if (options_.is_alone) return options_.environment;
   const std::string outer = outer_jobs();
   Variables variables{
       {"LOCKSTEP_OUTER_JOBS", fmt::format("LOCKSTEP_JOB_ID={}{}{}", tag_, outer.empty() ? "" : " ", outer)},
@@ -217,25 +228,26 @@ Variables HostJob::environment() const {
 void HostJob::run_attempt(const StartRanks& start) {
   generation_ = start.generation;
   first_rank_ = start.first_rank;
-  const Attempt attempt(*job_, {.generation = start.generation,
-                                .restarts = start.restarts,
-                                .node_rank = start.node_rank,
-                                .nodes = start.nodes,
-                                .first_rank = start.first_rank,
-                                .world_size = start.world_size,
-                                .store = start.store,
-                                .master_addr = start.master_addr,
-                                .master_port = start.master_port,
-                                .restart_reason = start.restart_reason});
   try {
-    met_.output->ranks().begin_attempt(start.generation, start.first_rank);
+    const Attempt attempt(*job_, {.generation = start.generation,
+                                  .restarts = start.restarts,
+                                  .node_rank = start.node_rank,
+                                  .nodes = start.nodes,
+                                  .first_rank = start.first_rank,
+                                  .world_size = start.world_size,
+                                  .store = start.store,
+                                  .master_addr = start.master_addr,
+                                  .master_port = start.master_port,
+                                  .restart_reason = start.restart_reason});
+    const bool has_begun = options_.is_alone && start.generation == 0;
+    if (!has_begun) met_.output->ranks().begin_attempt(start.generation, start.first_rank);
     if (options_.make_watch) {
       watch_ = options_.make_watch(
           std::chrono::milliseconds(start.tell_hang_after_ms),
           {.recordings = attempt.recordings(),
            .first_rank = first_rank_,
            .output = met_.output->ranks(),
-           .host = agent_host_name(),
+           .host = options_.is_alone ? "" : agent_host_name(),
            .report = [this](HostSight sight) { post_sight(*met_.desk, generation_, std::move(sight)); }});
     }
     run_ranks(attempt, start.wants_counts);
@@ -244,7 +256,7 @@ void HostJob::run_attempt(const StartRanks& start) {
   }
   watch_.reset();
   pids_.clear();
-  met_.output->flush(*met_.desk, met_.is_first ? Deadline::after({}) : Deadline::never());
+  if (!met_.is_first) met_.output->flush(*met_.desk, Deadline::never());
   met_.desk->post(HostDone{generation_, options_.master_port != 0 ? options_.master_port : free_port()});
 }
 
@@ -259,6 +271,7 @@ void HostJob::run_ranks(const Attempt& attempt, bool counts) {
   tree.job_id = tag_;
   tree.first_rank = first_rank_;
   tree.output = &met_.output->ranks();
+  tree.backlog = met_.is_first ? Backlog::of_caller : Backlog::of_tree;
   tree.adoption = Adoption::by_launcher;
   tree.judge = [&attempt](int rank, const ExitStatus& status) { return attempt.judge(rank, status); };
   tree.signals = &signals_;
@@ -334,12 +347,11 @@ bool HostJob::on_insist(int signal) {
 
 }  // namespace
 
-AgentResult run_agent(const AgentOptions& options) {
+AgentResult run_agent(const AgentOptions& options, SignalRelay& signals) {
   if (options.rdzv_id.size() > kMostRdzvIdBytes) {
     throw Error(ErrorKind::invalid_argument,
                 fmt::format("--rdzv-id has {} bytes; {} are possible", options.rdzv_id.size(), kMostRdzvIdBytes));
   }
-  SignalRelay signals(options.signals.empty() ? SignalRelay::stop_signals() : options.signals);
   Met met = meet(options, signals, true);
   if (!met.desk) return {.exit_code = options.stop_exit_code, .was_asked = true};
   return HostJob(options, std::move(met), signals).run();

@@ -31,9 +31,11 @@ void post_text(std::string_view text, RankStream stream, Desk& desk) {
 }  // namespace
 
 HostOutput::HostOutput(RankOutputOptions options, int ranks, Way way) {
-  // Ranks of several hosts are told apart by their numbers.
-  if (options.prefix == PrefixMode::automatic) options.prefix = PrefixMode::always;
-  options.begins_later = true;
+  if (way != Way::alone) {
+    // Ranks of several hosts are told apart by their numbers, which are not known yet.
+    if (options.prefix == PrefixMode::automatic) options.prefix = PrefixMode::always;
+    options.begins_later = true;
+  }
   for (std::size_t i = 0; i < streams_.size() && way == Way::sent; ++i) {
     streams_[i].pipe = make_pipe("the ranks' output", PipeMode::non_blocking);
     (i == 0 ? options.standard_output : options.standard_error) = streams_[i].pipe.writer.get();

@@ -1,5 +1,5 @@
-// HostOutput is where the ranks of a host print: on the first host to the launcher's own standard output and error, on
-// the others into pipes, from which whole lines go to the first host. Used by one thread, in its poll loop.
+// HostOutput is where the ranks of a host print: on the only or first host to the launcher's own standard output and
+// error, on the others into pipes, from which whole lines go to the first host. Used by one thread, in its poll loop.
 #pragma once
 
 #include <poll.h>
@@ -17,7 +17,7 @@ namespace lockstep::internal {
 
 class HostOutput {
  public:
-  enum class Way { shown_here, sent };
+  enum class Way { alone, shown_here, sent };
 
   // Errors as RankOutput.
   HostOutput(RankOutputOptions options, int ranks, Way way);

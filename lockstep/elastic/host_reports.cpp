@@ -19,6 +19,7 @@ void post_failed_start(Desk& desk, const StartRanks& start, int ranks, const Err
   for (int rank = start.first_rank; rank < start.first_rank + ranks; ++rank) {
     RankEnd end;
     end.rank = rank;
+    end.pid = kNotStarted;
     end.status.code = not_executed == nullptr ? 1 : not_executed->shell_code();
     end.failure.text = fmt::format("could not be started: {}", error.what());
     end.told_to_stop = rank != start.first_rank;

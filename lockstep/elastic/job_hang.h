@@ -1,5 +1,5 @@
-// JobHang decides on the first host whether a job on several hosts hangs: what the hosts see -> JobHang -> lines,
-// stacks, the end. As HangWatch does for one host. A state machine without I/O and without a clock of its own.
+// JobHang decides on the first host whether a job hangs: what the hosts see -> JobHang -> lines, stacks, the end. A
+// state machine without I/O and without a clock of its own.
 #pragma once
 
 #include <map>

@@ -39,6 +39,14 @@ class Refusal : public Error {
   explicit Refusal(const std::string& text) : Error(ErrorKind::aborted, text) {}
 };
 
+Met open_desk(const AgentOptions& options, std::optional<EndpointPost> post, const Hello& hello) {
+  const HostOutput::Way way = options.is_alone ? HostOutput::Way::alone : HostOutput::Way::shown_here;
+  Met met{.output = std::make_unique<HostOutput>(options.output, options.ranks, way)};
+  met.desk = std::make_unique<FrontDesk>(options, std::move(post), *met.output, hello);
+  met.is_first = true;
+  return met;
+}
+
 class Meeter {
  public:
   Meeter(const AgentOptions& options, SignalRelay& signals, bool listens_first, const Handover& handover)
@@ -83,19 +91,12 @@ class Meeter {
     if (!is_here() && !resolve_endpoint()) return {};
     if (is_here() && listen_at_.expired()) {
       if (auto post = EndpointPost::open(addresses_, options_.endpoint.port, options_.token, options_.rdzv_id)) {
-        return open_desk(std::move(*post));
+        return open_desk(options_, std::move(post), hello_);
       }
     }
     Endpoint endpoint = options_.endpoint;
     if (is_here()) endpoint.host = addresses_.front();
     return visit(endpoint, false);
-  }
-
-  Met open_desk(EndpointPost post) {
-    Met met{.output = std::make_unique<HostOutput>(options_.output, options_.ranks, HostOutput::Way::shown_here)};
-    met.desk = std::make_unique<FrontDesk>(options_, std::move(post), *met.output, hello_);
-    met.is_first = true;
-    return met;
   }
 
   // Nothing if nobody is there now.
@@ -148,7 +149,7 @@ class Meeter {
         EndpointPost::open_elsewhere(addresses_, options_.endpoint.port, options_.token, options_.rdzv_id);
     const int registered = post.register_at_endpoint(std::min(deadline_, Deadline::after(kOneTry)));
     if (registered != post.port()) return {};  // another agent was faster, or the holder has gone
-    return open_desk(std::move(post));
+    return open_desk(options_, std::move(post), hello_);
   }
 
   [[noreturn]] void throw_stranger() const {
@@ -185,6 +186,7 @@ class Meeter {
 }  // namespace
 
 Met meet(const AgentOptions& options, SignalRelay& signals, bool listens_first, const Handover& handover) {
+  if (options.is_alone) return open_desk(options, std::nullopt, hello_of(options));
   return Meeter(options, signals, listens_first, handover).meet();
 }
 

@@ -20,11 +20,10 @@ struct Met {
   int stop_signal = 0;  // instead of a desk: that told this process to stop
 };
 
-// Blocks. Errors: timeout (nobody came to the endpoint, or its name stayed unknown), invalid_argument (refused, with
-// why; the port is another program's), aborted (refused for something that passes, but has not), unauthorized (another
-// token).
-// `listens_first`: false for an agent that has made room for another one.
-// `handover`: of the job that goes on, if one does.
+// Blocks, but not for a job on this host alone. Errors: timeout (nobody came to the endpoint, or its name stayed
+// unknown), invalid_argument (refused, with why; the port is another program's), aborted (refused for something that
+// passes, but has not), unauthorized (another token). `listens_first`: false for an agent that has made room for
+// another one. `handover`: of the job that goes on, if one does.
 Met meet(const AgentOptions& options, SignalRelay& signals, bool listens_first, const Handover& handover = {});
 
 }  // namespace lockstep::internal

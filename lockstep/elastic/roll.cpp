@@ -227,6 +227,9 @@ void Roll::conclude(TimePoint now, std::vector<RollOrder>& orders) {
   if (!is_asked()) part_separated(now, orders);
   orders.push_back({.kind = RollOrder::Kind::report});
   if (is_asked()) return finish(exit_code_of(outcome_, options_.stop_exit_code), {}, orders);
+  const int code = exit_code_of(outcome_), before = code_before_.value_or(code);
+  if (!has_started()) return finish(before, {}, orders);
+  code_before_ = code;
   const bool by_loss = !outcome_.lost.empty() && !failed_first_;
   if (by_loss ? !goes_on_after_loss(orders) : !goes_on_after_failure(orders)) return;
   const bool asked_to_begin_again = reason_ == Reason::newcomer || reason_ == Reason::leaving;
@@ -239,6 +242,11 @@ bool Roll::goes_on_after_failure(std::vector<RollOrder>& orders) {
   if (!outcome_.failed() || take_restart()) return true;
   finish(exit_code_of(outcome_), {}, orders);
   return false;
+}
+
+// All of its ranks.
+bool Roll::has_started() const {
+  return std::ranges::none_of(outcome_.ranks, [](const RankEnd& end) { return end.pid == kNotStarted; });
 }
 
 bool Roll::take_restart() { return restarts_ < options_.max_restarts && ++restarts_ > 0; }
@@ -289,6 +297,11 @@ void Roll::all_leave_or_dismiss(std::vector<RollOrder>& orders) {
   if (all) return finish(options_.stop_exit_code, "all hosts were asked to leave", orders);
   finish(kLeftExitCode, {}, orders);
   result_.goes_on = true;
+}
+
+void Roll::abandon(int exit_code, const std::string& why) {
+  phase_ = Phase::over;
+  result_ = {exit_code, why};
 }
 
 void Roll::finish(int exit_code, std::string text, std::vector<RollOrder>& orders) {

@@ -1,7 +1,8 @@
-// Roll decides what becomes of a job on several hosts: who belongs to it, when an attempt begins and ends, and what
-// follows. events -> Roll -> orders. It is the first host's; a state machine without I/O and without a clock of its
-// own. An attempt begins when MAX hosts are there, or MIN and nobody else has come for the time of the last call.
+// Roll decides what becomes of a job on one or several hosts: who belongs to it, when an attempt begins and ends, and
+// what follows. events -> Roll -> orders. It is the first host's; a state machine without I/O and without a clock of
+// its own. An attempt begins when MAX hosts are there, or MIN and nobody else has come for the time of the last call.
 //   a rank fails, or all hang: the others are ended; the next attempt begins while restarts are left
+//   a rank cannot be started: the job ends, as after the attempt before
 //   a host is lost: the others are ended; the next attempt begins without it, if MIN are there: that is no restart,
 //     unless it was lost a short while ago, too. With fewer the job waits for another if restarts are left, or ends
 //   two do not reach each other: as if one of them were lost, but it comes back when they do
@@ -48,6 +49,8 @@ class Roll {
   // The host is to leave; asked again, its ranks are killed. REQUIRES: is_elastic().
   void leave(int host, TimePoint now);
   void reach(int host, TimePoint now);  // the other one again, by a host that is kept out
+  // The attempt that was to begin cannot: the job is over.
+  void abandon(int exit_code, const std::string& why);
   // What is due. REQUIRES: each order is obeyed before the next call.
   std::vector<RollOrder> take_orders(TimePoint now);
   Deadline wake_at() const;
@@ -84,6 +87,7 @@ class Roll {
   void note_loss(const LostHost& lost, TimePoint now);
   void conclude(TimePoint now, std::vector<RollOrder>& orders);
   bool take_restart();
+  bool has_started() const;
   bool goes_on_after_failure(std::vector<RollOrder>& orders);
   bool goes_on_after_loss(std::vector<RollOrder>& orders);
   void part_separated(TimePoint now, std::vector<RollOrder>& orders);
@@ -112,6 +116,7 @@ class Roll {
   TimePoint waiting_since_;
   std::optional<TimePoint> fence_;      // no attempt begins before: a host that is not seen stops itself by then
   std::optional<TimePoint> failed_at_;  // the attempt's first failure
+  std::optional<int> code_before_;      // of the attempt before this one
   bool failed_first_ = false;
   std::optional<TimePoint> end_at_;  // when the ranks are told
   bool told_ = false;

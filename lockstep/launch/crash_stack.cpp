@@ -38,10 +38,4 @@ std::vector<std::string> crash_stack(const RankEnd& end, const FlightRecordings&
   return lines;
 }
 
-void add_crash_stack(Outcome& outcome, const FlightRecordings& recordings) {
-  const RankEnd* first = outcome.first_failure();
-  if (first == nullptr) return;
-  outcome.ranks[static_cast<std::size_t>(first - outcome.ranks.data())].stack = crash_stack(*first, recordings);
-}
-
 }  // namespace lockstep::internal

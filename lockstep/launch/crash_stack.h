@@ -1,5 +1,5 @@
-// The stack of the crash that ended a rank, for the report. Both read the program and its libraries, for up to 3 s:
-// call them when the ranks have ended.
+// The stack of the crash that ended a rank, for the report. It reads the program and its libraries, for up to 3 s: call
+// it when the ranks have ended.
 #pragma once
 
 #include <string>
@@ -12,7 +12,5 @@ namespace lockstep::internal {
 
 // In lines; empty if no signal ended the rank, or it has not recorded where.
 std::vector<std::string> crash_stack(const RankEnd& end, const FlightRecordings& recordings);
-// Adds that of the first failure.
-void add_crash_stack(Outcome& outcome, const FlightRecordings& recordings);
 
 }  // namespace lockstep::internal

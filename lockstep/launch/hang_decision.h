@@ -1,5 +1,5 @@
 // Decides whether a job hangs: who waits in a collective for whom, and for how long nothing has moved. (flight
-// recordings, /proc) -> HangWatch -> these. Pure: values in, values out, time is an argument.
+// recordings, /proc) -> HostWatch -> JobHang -> these. Pure: values in, values out, time is an argument.
 #pragma once
 
 #include <algorithm>
@@ -83,8 +83,6 @@ class HangTimer {
   // What is to be done now. last_event: of the whole job; that a rank begins to wait is one. `progress`: a suspect
   // makes progress.
   HangStep look(TimePoint now, TimePoint last_event, BlockageKind kind, bool progress);
-  // The look itself has taken until now.
-  void looked(TimePoint now) { last_look_ = now; }
   // A hang was told of, and nothing has moved since.
   bool has_told() const { return told_; }
   // Since when nothing has moved.

@@ -29,8 +29,6 @@ class HangScout {
   bool look(const std::vector<WatchedRank>& ranks);
   // What the ranks of sights() do; what they have done since the first call tells who makes progress.
   void measure();
-  // Measuring begins anew: nobody waits.
-  void forget() { activities_.clear(); }
   const std::vector<RankSight>& sights() const { return sights_; }
   TimePoint last_event() const { return last_event_; }
   int world_size() const { return world_size_; }

@@ -58,7 +58,8 @@ class ScoutOfHost final : public HostWatch {
     std::vector<RankSight> ranks = scout_.sights();
     scout_.take_stacks(ranks);
     for (const std::string& line : stack_lines(ranks, first_)) {
-      context_.output.say(line.starts_with(' ') ? line : fmt::format("host {}: {}", context_.host, line));
+      context_.output.say(
+          context_.host.empty() || line.starts_with(' ') ? line : fmt::format("host {}: {}", context_.host, line));
     }
   }
 

@@ -1,6 +1,6 @@
-// A HostWatch looks at the ranks of one host of a job on several, of which none can tell alone whether the job hangs.
-// It says what it sees, for the first host to decide (elastic/job_hang.h), and prints the stacks of its ranks when that
-// asks for them.
+// A HostWatch looks at the ranks of one host of a job, which may be on several: none of them can tell alone whether it
+// hangs. It says what it sees, for the first host to decide (elastic/job_hang.h), and prints the stacks of its ranks
+// when that asks for them.
 #pragma once
 
 #include <functional>
@@ -28,7 +28,7 @@ struct HostWatchContext {
   const FlightRecordings& recordings;
   int first_rank = 0;
   RankOutput& output;
-  std::string host = {};  // its name
+  std::string host = {};  // its name; empty if the job is on it alone
   std::function<void(HostSight)> report = {};
 };
 

@@ -40,7 +40,8 @@ void JobMonitor::join(const std::string& job_id, const std::string& run_id, bool
   status_.job_id = job_id;
   status_.run_id = run_id;
   status_.is_first = is_first;
-  status_.state = is_first ? JobState::gathering : JobState::running;
+  // A first host hears of each change; its job may have begun already.
+  if (!is_first) status_.state = JobState::running;
 }
 
 void JobMonitor::on_event(const JobEvent& event) {

@@ -55,7 +55,7 @@ std::string consequences(const Outcome& outcome, const RankEnd& first) {
   std::vector<int> failed;
   std::vector<int> stopped;
   for (const RankEnd& end : outcome.ranks) {
-    if (end.rank == first.rank) continue;
+    if (end.rank == first.rank || end.pid == kNotStarted) continue;
     if (end.told_to_stop && first.own_end == OwnEnd::after_request) continue;
     if (end.told_to_stop) {
       stopped.push_back(end.rank);
@@ -169,8 +169,9 @@ const std::string& error_of(const RankEnd& end) {
 }
 
 std::string describe_failure(const RankEnd& end) {
-  const std::string host = end.host.empty() ? "" : fmt::format("host {}, ", end.host);
-  return fmt::format("rank {} ({}pid {}) {}", end.rank, host, end.pid, failure_text(end));
+  std::string where = end.host.empty() ? "" : fmt::format("host {}", end.host);
+  if (end.pid != kNotStarted) where += fmt::format("{}pid {}", where.empty() ? "" : ", ", end.pid);
+  return fmt::format("rank {}{} {}", end.rank, where.empty() ? "" : fmt::format(" ({})", where), failure_text(end));
 }
 
 std::string restart_reason(const Outcome& outcome) {
@@ -209,8 +210,9 @@ std::string ranks_text(std::vector<int> ranks) {
 std::vector<std::string> report(const Outcome& outcome) {
   std::vector<std::string> lines;
   if (const RankEnd* first = outcome.first_failure()) {
-    lines.push_back(fmt::format("{}, {:.2f} s after it started{}", describe_failure(*first),
-                                seconds(first->after_start), consequences(outcome, *first)));
+    const std::string when =
+        first->pid == kNotStarted ? "" : fmt::format(", {:.2f} s after it started", seconds(first->after_start));
+    lines.push_back(describe_failure(*first) + when + consequences(outcome, *first));
     tell_of_blamed(outcome, *first, lines);
     for (const RankEnd& end : outcome.ranks) {
       if (!end.was_suspended) continue;

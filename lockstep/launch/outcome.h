@@ -55,10 +55,12 @@ struct Failure {
   std::optional<LimitUse> limits = {};  // also if it ended well; nothing: it had none
 };
 
+inline constexpr int kNotStarted = -1;  // RankEnd::pid
+
 struct RankEnd {
   int rank = 0;
   std::string host = {};  // empty: this one
-  int pid = 0;
+  int pid = 0;            // or kNotStarted
   ExitStatus status;
   Failure failure;
   bool told_to_stop = false;  // it ended after the launcher had told it to stop
@@ -117,7 +119,8 @@ std::string failure_text(const RankEnd& end);
 // What the rank said of its error, if that ended it. A rank that SIGKILL ended had no error; what it said before, it
 // has handled.
 const std::string& error_of(const RankEnd& end);
-// "rank 1 (pid 811) exited with code 3"; "rank 9 (host n2, pid 811) ..." where there are several
+// "rank 1 (pid 811) exited with code 3"; "rank 9 (host n2, pid 811) ..." where there are several; "rank 0 could not be
+// started: ..."
 std::string describe_failure(const RankEnd& end);
 // Why a job that ended like this begins again, in one line.
 std::string restart_reason(const Outcome& outcome);

@@ -103,7 +103,7 @@ class OutputTest(RunTest):
             os.lchown(attempt, 65534, 65534)
             code, _, error = self.run_tree(shell("exit 3", 1, "--log-dir", logs, "--max-restarts", "1"))
             self.assertEqual((code, os.listdir(target)), (3, []), error)
-            self.assertRegex(error, f"cannot restart: .*{attempt} is a link of user 65534")
+            self.assertRegex(error, f"rank 0 could not be started: .*{attempt} is a link of user 65534")
 
     def test_a_reader_that_goes_away_does_not_end_the_job(self):
         script = "read go; i=0; while [ $i -lt 1000 ]; do echo $i || exit 9; i=$((i+1)); done; echo done >&2"

@@ -224,10 +224,10 @@ class ReportTest(LauncherTest):
                     code, _, error = tree.finish()
                     self.assertEqual(tree.survivors(), [], "left behind")
                 self.assertEqual(code, 5, error)
-                self.assertRegex(error, f"restart 1 of 2\nlockstep: cannot restart: {text}")
+                self.assertRegex(error, f"restart 1 of 2\nlockstep: rank 0 could not be started: {text}")
                 with open(path, encoding="utf-8") as file:
                     report = json.load(file)
-                self.assertEqual((report["exit_code"], len(report["attempts"])), (5, 1))
+                self.assertEqual((report["exit_code"], len(report["attempts"])), (5, 2))
                 self.assertEqual(report["attempts"][0]["cause"]["last_lines"], ["why"])
 
     @unittest.skipIf("LOCKSTEP_TEST_SANITIZED" in os.environ, "a sanitizer takes more memory")

@@ -263,7 +263,7 @@ class SignalTest(RunTest):
             self.assertEqual(tree.survivors(), [])
         self.assertEqual(code, 75)  # before its end, though all ranks have ended well
         self.assertEqual(sorted(output.splitlines()), ["[0] got", "[1] got"])
-        self.assertIn(f"lockstep: SIG{name}: stopping 2 ranks (once more to kill)", error)
+        self.assertIn(f"lockstep: SIG{name}: stopping the job (once more to kill)", error)
         self.assertIn(f"lockstep: stopped by SIG{name}\n", error)
 
     # fault: 50

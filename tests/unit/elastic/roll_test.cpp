@@ -123,6 +123,27 @@ TEST_CASE("a failure ends the others, and uses a restart") {
   CHECK(stage.roll.result().exit_code == 3);
 }
 
+TEST_CASE("ranks that cannot be started end the job as the attempt before has ended") {
+  for (const int attempts : {1, 2}) {
+    CAPTURE(attempts);
+    Stage stage({.max_restarts = 9});
+    stage.come(0, 1);
+    CHECK(stage.orders() == Kinds{Kind::start});
+    if (attempts == 2) {
+      stage.end_host(0, 5);
+      CHECK(stage.orders() == Kinds{Kind::report, Kind::start});
+    }
+    RankEnd end;
+    end.pid = kNotStarted;
+    end.status.code = 127;
+    end.failure.text = "could not be started";
+    stage.roll.rank_ended(0, stage.roll.generation(), end, stage.now);
+    stage.roll.host_done(0, stage.roll.generation(), stage.now);
+    CHECK(stage.orders() == Kinds{Kind::report, Kind::finish});
+    CHECK(stage.roll.result().exit_code == (attempts == 2 ? 5 : 127));
+  }
+}
+
 TEST_CASE("a lost host is no restart while enough are left") {
   Stage stage({.least = 1, .most = 2});
   stage.come(0);

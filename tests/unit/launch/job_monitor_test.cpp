@@ -35,6 +35,16 @@ RankStatus rank(int number, std::uint64_t steps) {
 
 }  // namespace
 
+TEST_CASE("a first host that hears late that it belongs to the job runs on") {
+  JobMonitor monitor;
+  monitor.on_event(event(JobEvent::Kind::start, {{"a", 0, 2}}));
+  monitor.join("job", "run", true);
+  CHECK(monitor.status().state == JobState::running);
+  monitor.join("job", "run", false);
+  CHECK(monitor.status().state == JobState::running);
+  CHECK_FALSE(monitor.status().is_first);
+}
+
 TEST_CASE("counters of ranks go on over restarts, whichever host has the rank") {
   JobMonitor monitor;
   CHECK(monitor.status().state == JobState::gathering);

@@ -7,7 +7,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
-#include "lockstep/elastic/host_job.h"
+#include "lockstep/elastic/agent.h"
 #include "lockstep/elastic/meeting_point.h"
 #include "lockstep/elastic/outside.h"
 #include "lockstep/inspect/job_table.h"

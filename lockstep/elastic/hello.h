@@ -6,7 +6,7 @@
 
 #include "lockstep/elastic/agent_message.h"
 #include "lockstep/elastic/agent_options.h"
-#include "lockstep/elastic/roster.h"
+#include "lockstep/elastic/membership.h"
 
 namespace lockstep::internal {
 

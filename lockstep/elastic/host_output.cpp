@@ -15,7 +15,7 @@ namespace {
 constexpr std::array kStreamsOfHost{RankStream::standard_output, RankStream::standard_error};
 
 // A text that fits into messages.
-void post_text(std::string_view text, RankStream stream, Desk& desk) {
+void post_text(std::string_view text, RankStream stream, Coordinator& coordinator) {
   while (!text.empty()) {
     std::size_t size = std::min(text.size(), kMostOutputBytes);
     // Lines of several hosts are mixed, so a message ends with a line if it can.
@@ -23,7 +23,7 @@ void post_text(std::string_view text, RankStream stream, Desk& desk) {
       const std::size_t newline = text.rfind('\n', size - 1);
       if (newline != std::string_view::npos) size = newline + 1;
     }
-    desk.post(Output{stream, std::string(text.substr(0, size))});
+    coordinator.post(Output{stream, std::string(text.substr(0, size))});
     text.remove_prefix(size);
   }
 }
@@ -43,70 +43,71 @@ HostOutput::HostOutput(RankOutputOptions options, int ranks, Way way) {
   output_ = std::make_unique<RankOutput>(options, ranks);
 }
 
-void HostOutput::watch_pipes(std::vector<pollfd>& set, const Desk& desk) const {
-  if (!has_pipes() || !desk.takes_output()) return;
+void HostOutput::watch_pipes(std::vector<pollfd>& set, const Coordinator& coordinator) const {
+  if (!has_pipes() || !coordinator.takes_output()) return;
   for (const Stream& each : streams_) set.push_back({each.pipe.reader.get(), POLLIN, 0});
 }
 
-void HostOutput::send_lines(Desk& desk) {
+void HostOutput::send_lines(Coordinator& coordinator) {
   if (!has_pipes()) return;
-  for (const RankStream stream : kStreamsOfHost) send_all_of(streams_[static_cast<std::size_t>(stream)], stream, desk);
+  for (const RankStream stream : kStreamsOfHost)
+    send_all_of(streams_[static_cast<std::size_t>(stream)], stream, coordinator);
 }
 
-void HostOutput::send_all_of(Stream& from, RankStream stream, Desk& desk) {
+void HostOutput::send_all_of(Stream& from, RankStream stream, Coordinator& coordinator) {
   std::array<char, std::size_t{64} << 10> buffer;
-  while (desk.takes_output()) {
+  while (coordinator.takes_output()) {
     const ssize_t got = ::read(from.pipe.reader.get(), buffer.data(), buffer.size());
     if (got <= 0) return;
     from.partial.append(buffer.data(), static_cast<std::size_t>(got));
     const std::size_t newline = from.partial.rfind('\n');
     if (newline == std::string::npos) {
       if (from.partial.size() < kMostOutputBytes) continue;
-      post_text(std::exchange(from.partial, {}), stream, desk);
+      post_text(std::exchange(from.partial, {}), stream, coordinator);
     } else {
-      post_text(std::string_view(from.partial).substr(0, newline + 1), stream, desk);
+      post_text(std::string_view(from.partial).substr(0, newline + 1), stream, coordinator);
       from.partial.erase(0, newline + 1);
     }
   }
 }
 
-void HostOutput::watch_all(std::vector<pollfd>& set, const Desk& desk) {
+void HostOutput::watch_all(std::vector<pollfd>& set, const Coordinator& coordinator) {
   for (const RankStream stream : kStreamsOfHost) {
     const OutputSink& sink = output_->sink(stream);
     if (sink.pending()) set.push_back({sink.fd(), POLLOUT, 0});
   }
-  watch_pipes(set, desk);
+  watch_pipes(set, coordinator);
 }
 
-void HostOutput::tend(Desk& desk) {
+void HostOutput::tend(Coordinator& coordinator) {
   for (const RankStream stream : kStreamsOfHost) {
     OutputSink& sink = output_->sink(stream);
     pollfd ready{sink.fd(), POLLOUT, 0};
     if (sink.pending() && ::poll(&ready, 1, 0) > 0) sink.write_some();
   }
   output_->tend();
-  send_lines(desk);
+  send_lines(coordinator);
 }
 
-void HostOutput::flush(Desk& desk, Deadline deadline) {
+void HostOutput::flush(Coordinator& coordinator, Deadline deadline) {
   if (!has_pipes()) {
     output_->flush(deadline);
     return;
   }
-  while (!deadline.expired() && desk.lost().empty()) {
+  while (!deadline.expired() && coordinator.lost().empty()) {
     std::vector<pollfd> set;
-    watch_all(set, desk);
-    desk.watch(set);
-    tend(desk);
+    watch_all(set, coordinator);
+    coordinator.watch(set);
+    tend(coordinator);
     const bool pending =
         output_->sink(RankStream::standard_output).pending() || output_->sink(RankStream::standard_error).pending();
-    if (!pending && desk.takes_output()) break;
-    ::poll(set.data(), set.size(), std::min(deadline, desk.wake_at()).poll_timeout_ms());
-    desk.tend();
+    if (!pending && coordinator.takes_output()) break;
+    ::poll(set.data(), set.size(), std::min(deadline, coordinator.wake_at()).poll_timeout_ms());
+    coordinator.tend();
   }
   for (const RankStream stream : kStreamsOfHost) {
     Stream& from = streams_[static_cast<std::size_t>(stream)];
-    post_text(std::exchange(from.partial, {}), stream, desk);
+    post_text(std::exchange(from.partial, {}), stream, coordinator);
   }
 }
 

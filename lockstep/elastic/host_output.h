@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "lockstep/base/pipe.h"
-#include "lockstep/elastic/desk.h"
+#include "lockstep/elastic/coordinator.h"
 #include "lockstep/launch/rank_output.h"
 
 namespace lockstep::internal {
@@ -33,15 +33,15 @@ class HostOutput {
   bool is_full() { return output_->sink(RankStream::standard_output).full() || is_error_full(); }
 
   // In the poll loop of a process tree, which writes the sinks itself.
-  void watch_pipes(std::vector<pollfd>& set, const Desk& desk) const;
-  void send_lines(Desk& desk);
+  void watch_pipes(std::vector<pollfd>& set, const Coordinator& coordinator) const;
+  void send_lines(Coordinator& coordinator);
   // In a loop without one.
-  void watch_all(std::vector<pollfd>& set, const Desk& desk);
+  void watch_all(std::vector<pollfd>& set, const Coordinator& coordinator);
   Deadline wake_at() const { return output_->wake_at(); }
-  void tend(Desk& desk);
+  void tend(Coordinator& coordinator);
 
   // All ranks have ended: passes on what they have printed, until the deadline at most.
-  void flush(Desk& desk, Deadline deadline);
+  void flush(Coordinator& coordinator, Deadline deadline);
 
  private:
   struct Stream {
@@ -51,7 +51,7 @@ class HostOutput {
 
   bool is_error_full() { return output_->sink(RankStream::standard_error).full(); }
   bool has_pipes() const { return bool(streams_[0].pipe.reader); }
-  void send_all_of(Stream& from, RankStream stream, Desk& desk);
+  void send_all_of(Stream& from, RankStream stream, Coordinator& coordinator);
 
   std::array<Stream, 2> streams_;
   std::unique_ptr<RankOutput> output_;

@@ -3,14 +3,14 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/elastic/agent_message.h"
-#include "lockstep/elastic/desk.h"
+#include "lockstep/elastic/coordinator.h"
 #include "lockstep/launch/host_watch.h"
 
 namespace lockstep::internal {
 
 // What the ranks do while nothing moves.
-void post_sight(Desk& desk, int generation, HostSight sight);
+void post_sight(Coordinator& coordinator, int generation, HostSight sight);
 // The ranks of this host that had been started are dead.
-void post_failed_start(Desk& desk, const StartRanks& start, int ranks, const Error& error);
+void post_failed_start(Coordinator& coordinator, const StartRanks& start, int ranks, const Error& error);
 
 }  // namespace lockstep::internal

@@ -9,7 +9,7 @@
 
 #include "lockstep/base/clock.h"
 #include "lockstep/elastic/agent_message.h"
-#include "lockstep/elastic/roster.h"
+#include "lockstep/elastic/membership.h"
 #include "lockstep/launch/hang_decision.h"
 #include "lockstep/launch/hang_text.h"
 

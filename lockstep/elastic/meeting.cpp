@@ -11,10 +11,10 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
-#include "lockstep/elastic/endpoint_post.h"
-#include "lockstep/elastic/front_desk.h"
+#include "lockstep/elastic/endpoint_listener.h"
 #include "lockstep/elastic/hello.h"
-#include "lockstep/elastic/remote_desk.h"
+#include "lockstep/elastic/local_coordinator.h"
+#include "lockstep/elastic/remote_coordinator.h"
 #include "lockstep/launch/launcher_line.h"
 #include "lockstep/net/port_holder.h"
 
@@ -39,10 +39,10 @@ class Refusal : public Error {
   explicit Refusal(const std::string& text) : Error(ErrorKind::aborted, text) {}
 };
 
-Met open_desk(const AgentOptions& options, std::optional<EndpointPost> post, const Hello& hello) {
+Met become_coordinator(const AgentOptions& options, std::optional<EndpointListener> listener, const Hello& hello) {
   const HostOutput::Way way = options.is_alone ? HostOutput::Way::alone : HostOutput::Way::shown_here;
   Met met{.output = std::make_unique<HostOutput>(options.output, options.ranks, way)};
-  met.desk = std::make_unique<FrontDesk>(options, std::move(post), *met.output, hello);
+  met.coordinator = std::make_unique<LocalCoordinator>(options, std::move(listener), *met.output, hello);
   met.is_first = true;
   return met;
 }
@@ -61,7 +61,7 @@ class Meeter {
 
   Met meet() {
     for (;;) {
-      if (Met met = try_once(); met.desk) return met;
+      if (Met met = try_once(); met.coordinator) return met;
       while (const int signal = signals_.take()) {
         if (signal != SIGTSTP) return {.stop_signal = signal};
       }
@@ -90,8 +90,9 @@ class Meeter {
   Met try_once() {
     if (!is_here() && !resolve_endpoint()) return {};
     if (is_here() && listen_at_.expired()) {
-      if (auto post = EndpointPost::open(addresses_, options_.endpoint.port, options_.token, options_.rdzv_id)) {
-        return open_desk(options_, std::move(post), hello_);
+      if (auto listener =
+              EndpointListener::open(addresses_, options_.endpoint.port, options_.token, options_.rdzv_id)) {
+        return become_coordinator(options_, std::move(listener), hello_);
       }
     }
     Endpoint endpoint = options_.endpoint;
@@ -134,9 +135,9 @@ class Meeter {
   Met take_place(AgentAnswer answer) {
     const std::string first = answer.link.peer().host;
     Met met{.output = std::make_unique<HostOutput>(options_.output, options_.ranks, HostOutput::Way::sent)};
-    auto desk = std::make_unique<RemoteDesk>(std::move(answer.link), first);
-    desk->receive(std::move(answer.message));
-    met.desk = std::move(desk);
+    auto coordinator = std::make_unique<RemoteCoordinator>(std::move(answer.link), first);
+    coordinator->receive(std::move(answer.message));
+    met.coordinator = std::move(coordinator);
     return met;
   }
 
@@ -145,11 +146,11 @@ class Meeter {
     if (port != 0) return visit({endpoint.host, static_cast<std::uint16_t>(port)}, true);
     trouble_ = "it is held for a job with another --rdzv-id, and no agent on that host gathers this one";
     if (!is_here() || !listen_at_.expired()) return {};
-    EndpointPost post =
-        EndpointPost::open_elsewhere(addresses_, options_.endpoint.port, options_.token, options_.rdzv_id);
-    const int registered = post.register_at_endpoint(std::min(deadline_, Deadline::after(kOneTry)));
-    if (registered != post.port()) return {};  // another agent was faster, or the holder has gone
-    return open_desk(options_, std::move(post), hello_);
+    EndpointListener listener =
+        EndpointListener::open_elsewhere(addresses_, options_.endpoint.port, options_.token, options_.rdzv_id);
+    const int registered = listener.register_at_endpoint(std::min(deadline_, Deadline::after(kOneTry)));
+    if (registered != listener.port()) return {};  // another agent was faster, or the holder has gone
+    return become_coordinator(options_, std::move(listener), hello_);
   }
 
   [[noreturn]] void throw_stranger() const {
@@ -186,7 +187,7 @@ class Meeter {
 }  // namespace
 
 Met meet(const AgentOptions& options, SignalRelay& signals, bool listens_first, const Handover& handover) {
-  if (options.is_alone) return open_desk(options, std::nullopt, hello_of(options));
+  if (options.is_alone) return become_coordinator(options, std::nullopt, hello_of(options));
   return Meeter(options, signals, listens_first, handover).meet();
 }
 

@@ -1,13 +1,13 @@
-// Where the agents of a job meet: endpoint -> the front desk, or a link to it. The first host is the one whose address
-// the endpoint names; if several agents are on it, the first to listen there, with node rank 0 if one has asked for it.
-// The others connect, and try again until the join timeout. An agent of another job (rdzv id) that holds the endpoint
-// says where this one's is gathered.
+// Where the agents of a job meet: endpoint -> the front coordinator, or a link to it. The first host is the one whose
+// address the endpoint names; if several agents are on it, the first to listen there, with node rank 0 if one has asked
+// for it. The others connect, and try again until the join timeout. An agent of another job (rdzv id) that holds the
+// endpoint says where this one's is gathered.
 #pragma once
 
 #include <memory>
 
 #include "lockstep/elastic/agent_options.h"
-#include "lockstep/elastic/desk.h"
+#include "lockstep/elastic/coordinator.h"
 #include "lockstep/elastic/host_output.h"
 #include "lockstep/launch/signal_relay.h"
 
@@ -15,9 +15,9 @@ namespace lockstep::internal {
 
 struct Met {
   std::unique_ptr<HostOutput> output = {};
-  std::unique_ptr<Desk> desk = {};
+  std::unique_ptr<Coordinator> coordinator = {};
   bool is_first = false;
-  int stop_signal = 0;  // instead of a desk: that told this process to stop
+  int stop_signal = 0;  // instead of a coordinator: that told this process to stop
 };
 
 // Blocks, but not for a job on this host alone. Errors: timeout (nobody came to the endpoint, or its name stayed

@@ -6,7 +6,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
-#include "lockstep/elastic/endpoint_post.h"
+#include "lockstep/elastic/endpoint_listener.h"
 
 namespace lockstep::internal {
 namespace {

@@ -28,8 +28,8 @@ std::optional<Met> OwnRequest::meet_again(SignalRelay& signals, bool listens_fir
   is_frozen_ = false;
   while (!leaves()) {
     Met met = meet(options_, signals, listens_first, handover);
-    if (met.desk) {
-      if (signal_) met.desk->post(AskToStop{*signal_});
+    if (met.coordinator) {
+      if (signal_) met.coordinator->post(AskToStop{*signal_});
       return met;
     }
     if (signal_) return std::nullopt;
@@ -41,8 +41,8 @@ std::optional<Met> OwnRequest::meet_again(SignalRelay& signals, bool listens_fir
   return std::nullopt;
 }
 
-bool OwnRequest::waits_in_vain(const Desk& desk) {
-  const bool is_frozen = desk.frozen_for() > Duration{};
+bool OwnRequest::waits_in_vain(const Coordinator& coordinator) {
+  const bool is_frozen = coordinator.frozen_for() > Duration{};
   if (is_frozen != std::exchange(is_frozen_, is_frozen)) {
     say_on_standard_error(is_frozen ? "the agent of the first host does not answer, though its host does: stopped, or "
                                       "very slow; waiting for it"

@@ -1,12 +1,12 @@
 // What the user of this host has asked it, which holds on where the first host cannot hear it: it is frozen, or has
-// left. signals -> OwnRequest -> HostJob. Used by one thread.
+// left. signals -> OwnRequest -> Agent. Used by one thread.
 #pragma once
 
 #include <optional>
 
 #include "lockstep/base/deadline.h"
 #include "lockstep/elastic/agent_options.h"
-#include "lockstep/elastic/desk.h"
+#include "lockstep/elastic/coordinator.h"
 #include "lockstep/elastic/meeting.h"
 #include "lockstep/launch/signal_relay.h"
 
@@ -18,6 +18,7 @@ class OwnRequest {
 
   void hear(int signal, TimePoint now);
   bool is_made() const { return signal_.has_value(); }
+  TimePoint made_at() const { return heard_at_; }  // REQUIRES: is_made()
   // Another signal. Whether it insists on what was asked: after SIGTERM for this host an interrupt is the first request
   // to stop the job.
   bool insist(int signal);
@@ -26,7 +27,7 @@ class OwnRequest {
   std::optional<Met> meet_again(SignalRelay& signals, bool listens_first, const Handover& handover);
   // The first host's agent does not answer, and this host is to leave or stop: it waits for as long as ranks have to
   // save, and not if it is asked again. Says so.
-  bool waits_in_vain(const Desk& desk);
+  bool waits_in_vain(const Coordinator& coordinator);
   // With which this host ends without a word from the first one. Says what becomes of the job.
   int exit_code() const;
 

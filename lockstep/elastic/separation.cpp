@@ -8,32 +8,32 @@
 namespace lockstep::internal {
 namespace {
 
-const Seat* seat_of(const std::vector<Seat>& seats, int rank) {
-  const auto seat = std::ranges::find_if(
-      seats, [rank](const Seat& each) { return rank >= each.first_rank && rank < each.first_rank + each.ranks; });
-  return seat == seats.end() ? nullptr : &*seat;
+const Slot* seat_of(const std::vector<Slot>& slots, int rank) {
+  const auto slot = std::ranges::find_if(
+      slots, [rank](const Slot& each) { return rank >= each.first_rank && rank < each.first_rank + each.ranks; });
+  return slot == slots.end() ? nullptr : &*slot;
 }
 
 // A rank that failed because it lost one of another host, or never reached it.
 struct Loss {
   const RankEnd* end;
-  const Seat* of;
-  const Seat* lost;
+  const Slot* of;
+  const Slot* lost;
 };
 
-std::vector<Loss> losses(const Outcome& outcome, const std::vector<Seat>& seats) {
+std::vector<Loss> losses(const Outcome& outcome, const std::vector<Slot>& slots) {
   std::vector<Loss> found;
   for (const RankEnd& end : outcome.ranks) {
     if (end.failure.text.empty() || end.failure.fault != Fault::consequence || end.failure.blamed < 0) continue;
-    const Loss loss{&end, seat_of(seats, end.rank), seat_of(seats, end.failure.blamed)};
+    const Loss loss{&end, seat_of(slots, end.rank), seat_of(slots, end.failure.blamed)};
     if (loss.of != nullptr && loss.lost != nullptr && loss.of != loss.lost) found.push_back(loss);
   }
   return found;
 }
 
-bool has_own_failure(const Outcome& outcome, const Seat& seat) {
+bool has_own_failure(const Outcome& outcome, const Slot& slot) {
   return std::ranges::any_of(outcome.ranks, [&](const RankEnd& end) {
-    const bool is_here = end.rank >= seat.first_rank && end.rank < seat.first_rank + seat.ranks;
+    const bool is_here = end.rank >= slot.first_rank && end.rank < slot.first_rank + slot.ranks;
     return is_here && !end.told_to_stop && !end.failure.text.empty() && end.failure.fault == Fault::own;
   });
 }
@@ -45,19 +45,19 @@ std::string evidence(const Separation& separation) {
 
 }  // namespace
 
-std::optional<Separation> find_separation(const Outcome& outcome, const std::vector<Seat>& seats) {
-  const std::vector<Loss> all = losses(outcome, seats);
+std::optional<Separation> find_separation(const Outcome& outcome, const std::vector<Slot>& slots) {
+  const std::vector<Loss> all = losses(outcome, slots);
   const auto answers = [&](const Loss& loss) {
     return std::ranges::find_if(all, [&](const Loss& other) { return other.of == loss.lost && other.lost == loss.of; });
   };
   const auto is_separated = [&](const Loss& loss) {
     return answers(loss) != all.end() && !has_own_failure(outcome, *loss.of) && !has_own_failure(outcome, *loss.lost);
   };
-  const auto not_reached_by = [&](const Seat* seat) {
-    std::vector<const Seat*> others;
+  const auto not_reached_by = [&](const Slot* slot) {
+    std::vector<const Slot*> others;
     for (const Loss& loss : all) {
       const bool is_known = std::ranges::find(others, loss.lost) != others.end();
-      if (loss.of == seat && !is_known && is_separated(loss)) others.push_back(loss.lost);
+      if (loss.of == slot && !is_known && is_separated(loss)) others.push_back(loss.lost);
     }
     return others.size();
   };

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/elastic/roster.h"
+#include "lockstep/elastic/membership.h"
 #include "lockstep/launch/outcome.h"
 
 namespace lockstep::internal {
@@ -21,7 +21,7 @@ struct Separation {
 // What the ends of an attempt's ranks show; nothing unless ranks of two hosts name each other as lost and none of
 // theirs has failed by itself. Of several such hosts the one that most others do not reach leaves, else the one with
 // the higher node rank; never the first host.
-std::optional<Separation> find_separation(const Outcome& outcome, const std::vector<Seat>& seats);
+std::optional<Separation> find_separation(const Outcome& outcome, const std::vector<Slot>& slots);
 
 // Why the leaver is lost; `other`: the other host's name.
 std::string describe_leaver(const Separation& separation, const std::string& other);

@@ -56,7 +56,6 @@ struct Failure {
 };
 
 inline constexpr int kNotStarted = -1;  // RankEnd::pid
-
 struct RankEnd {
   int rank = 0;
   std::string host = {};  // empty: this one
@@ -114,13 +113,11 @@ int exit_code_of(const Outcome& outcome, int stopped = kStoppedExitCode);
 
 // Ended by a signal that programs do not use to report an error.
 bool was_struck(const ExitStatus& status);
-// Why it failed, or that the launcher killed it; empty if it ended well.
-std::string failure_text(const RankEnd& end);
+std::string failure_text(const RankEnd& end);  // or that the launcher killed it; empty if it ended well
 // What the rank said of its error, if that ended it. A rank that SIGKILL ended had no error; what it said before, it
 // has handled.
 const std::string& error_of(const RankEnd& end);
-// "rank 1 (pid 811) exited with code 3"; "rank 9 (host n2, pid 811) ..." where there are several; "rank 0 could not be
-// started: ..."
+// "rank 1 (pid 811) exited with code 3"; "rank 9 (host n2, pid 811) ..." where there are several
 std::string describe_failure(const RankEnd& end);
 // Why a job that ended like this begins again, in one line.
 std::string restart_reason(const Outcome& outcome);

@@ -11,7 +11,7 @@ using namespace lockstep::internal;
 
 namespace {
 
-const std::vector<Seat> kSeats{{0, 0, 0, 2}, {1, 1, 2, 2}, {2, 2, 4, 2}, {3, 3, 6, 2}};  // four hosts of two ranks
+const std::vector<Slot> kSlots{{0, 0, 0, 2}, {1, 1, 2, 2}, {2, 2, 4, 2}, {3, 3, 6, 2}};  // four hosts of two ranks
 
 Outcome outcome_of(const std::vector<std::pair<int, int>>& losses, int own_failure = -1) {
   Outcome outcome;
@@ -31,7 +31,7 @@ Outcome outcome_of(const std::vector<std::pair<int, int>>& losses, int own_failu
 }
 
 int leaver(const std::vector<std::pair<int, int>>& losses, int own_failure = -1) {
-  const auto separation = find_separation(outcome_of(losses, own_failure), kSeats);
+  const auto separation = find_separation(outcome_of(losses, own_failure), kSlots);
   return separation ? separation->leaver : -1;
 }
 
@@ -40,7 +40,7 @@ int leaver(const std::vector<std::pair<int, int>>& losses, int own_failure = -1)
 TEST_CASE("hosts whose ranks have lost each other's are separated, and the later one leaves") {
   CHECK(leaver({{2, 4}, {4, 2}, {0, 4}, {6, 2}}) == 2);
   CHECK(leaver({{3, 6}, {7, 2}}) == 3);
-  const auto separation = find_separation(outcome_of({{3, 6}, {7, 2}}), kSeats);
+  const auto separation = find_separation(outcome_of({{3, 6}, {7, 2}}), kSlots);
   CHECK(separation->other == 1);
   CHECK(separation->leaver_rank == 7);
   CHECK(separation->other_rank == 3);

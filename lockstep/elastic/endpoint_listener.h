@@ -1,6 +1,6 @@
-// EndpointPost is where a first host waits for the other agents of its job: at the endpoint that their users name, or,
-// while another job is gathered there, at a port of its own, which the agent that holds the endpoint tells those who
-// ask. When that agent goes, the endpoint is taken over. Used by one thread, in its poll loop.
+// EndpointListener is where a first host waits for the other agents of its job: at the endpoint that their users name,
+// or, while another job is gathered there, at a port of its own, which the agent that holds the endpoint tells those
+// who ask. When that agent goes, the endpoint is taken over. Used by one thread, in its poll loop.
 #pragma once
 
 #include <poll.h>
@@ -35,14 +35,14 @@ AgentAnswer ask_agent(const Endpoint& endpoint, const Token& token, const AgentM
 // know the name by one of them. Blocks for the resolver; errors as resolve().
 std::vector<std::string> addresses_to_listen(const Endpoint& endpoint, Deadline deadline);
 
-class EndpointPost {
+class EndpointListener {
  public:
   // At the endpoint. Nothing if another process holds its port; Error{invalid_argument} if this user may not use it.
-  static std::optional<EndpointPost> open(const std::vector<std::string>& addresses, std::uint16_t port,
-                                          const Token& token, const std::string& rdzv_id);
+  static std::optional<EndpointListener> open(const std::vector<std::string>& addresses, std::uint16_t port,
+                                              const Token& token, const std::string& rdzv_id);
   // At a port of its own; call register_with() before others can find it.
-  static EndpointPost open_elsewhere(const std::vector<std::string>& addresses, std::uint16_t endpoint_port,
-                                     const Token& token, const std::string& rdzv_id);
+  static EndpointListener open_elsewhere(const std::vector<std::string>& addresses, std::uint16_t endpoint_port,
+                                         const Token& token, const std::string& rdzv_id);
 
   // Tells the agent that holds the endpoint. The port at which the job is gathered from now on: another one if an agent
   // came before this one, 0 if the holder has gone. Blocks until the deadline at most.
@@ -64,8 +64,8 @@ class EndpointPost {
   bool holds_endpoint() const { return at_endpoint_ != nullptr; }
 
  private:
-  EndpointPost(std::vector<std::string> addresses, std::uint16_t endpoint_port, const Token& token,
-               std::string rdzv_id);
+  EndpointListener(std::vector<std::string> addresses, std::uint16_t endpoint_port, const Token& token,
+                   std::string rdzv_id);
   std::unique_ptr<Acceptor> listen(std::uint16_t port) const;
 
   std::vector<std::string> addresses_;

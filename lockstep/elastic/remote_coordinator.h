@@ -1,4 +1,5 @@
-// RemoteDesk is the desk of a host that is not the first: a link to the first host's agent. See Desk.
+// RemoteCoordinator is the coordinator of a host that is not the first: a link to the first host's agent. See
+// Coordinator.
 #pragma once
 
 #include <deque>
@@ -6,17 +7,17 @@
 #include <utility>
 
 #include "lockstep/elastic/agent_link.h"
-#include "lockstep/elastic/desk.h"
+#include "lockstep/elastic/coordinator.h"
 
 namespace lockstep::internal {
 
-class RemoteDesk : public Desk {
+class RemoteCoordinator : public Coordinator {
  public:
   // Bytes of output on their way. More are not sent before the first host has taken some.
   static constexpr std::size_t kMostUntaken = std::size_t{1} << 20;
 
   // `first`: the first host's name, for messages.
-  RemoteDesk(AgentLink link, std::string first) : link_(std::move(link)), first_(std::move(first)) {}
+  RemoteCoordinator(AgentLink link, std::string first) : link_(std::move(link)), first_(std::move(first)) {}
 
   // What has come from the first host already.
   void receive(AgentMessage message) { inbox_.push_back(std::move(message)); }

@@ -1,4 +1,4 @@
-#include "lockstep/elastic/roster.h"
+#include "lockstep/elastic/membership.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -21,7 +21,7 @@ bool sit(Chairs& chairs, const std::optional<int>& at, const HostEntry& host) {
 
 }  // namespace
 
-std::vector<Seat> assign_seats(std::vector<HostEntry> hosts, int most) {
+std::vector<Slot> assign_slots(std::vector<HostEntry> hosts, int most) {
   std::ranges::sort(hosts, {}, [](const HostEntry& host) {
     return std::make_tuple(!host.node_rank.has_value(), !host.wanted.has_value(), host.number);
   });
@@ -42,27 +42,27 @@ std::vector<Seat> assign_seats(std::vector<HostEntry> hosts, int most) {
   for (const HostEntry*& chair : chairs) {
     if (chair == nullptr) chair = *next++;
   }
-  std::vector<Seat> seats;
+  std::vector<Slot> slots;
   int first_rank = 0;
   for (const HostEntry* host : chairs) {
-    seats.push_back({host->number, static_cast<int>(seats.size()), first_rank, host->ranks});
+    slots.push_back({host->number, static_cast<int>(slots.size()), first_rank, host->ranks});
     first_rank += host->ranks;
   }
-  return seats;
+  return slots;
 }
 
-int world_size(const std::vector<Seat>& seats) {
-  return seats.empty() ? 0 : seats.back().first_rank + seats.back().ranks;
+int world_size(const std::vector<Slot>& slots) {
+  return slots.empty() ? 0 : slots.back().first_rank + slots.back().ranks;
 }
 
-std::string describe_seats(const std::vector<Seat>& seats, const std::vector<HostEntry>& hosts) {
+std::string describe_slots(const std::vector<Slot>& slots, const std::vector<HostEntry>& hosts) {
   std::string text;
-  for (const Seat& seat : seats) {
-    const auto host = std::ranges::find(hosts, seat.host, &HostEntry::number);
-    const int last = seat.first_rank + seat.ranks - 1;
+  for (const Slot& slot : slots) {
+    const auto host = std::ranges::find(hosts, slot.host, &HostEntry::number);
+    const int last = slot.first_rank + slot.ranks - 1;
     text += fmt::format("{}{}: rank{} {}", text.empty() ? "" : "; ", host == hosts.end() ? "?" : host->name,
-                        seat.ranks == 1 ? "" : "s", seat.first_rank);
-    if (seat.ranks > 1) text += fmt::format(" to {}", last);
+                        slot.ranks == 1 ? "" : "s", slot.first_rank);
+    if (slot.ranks > 1) text += fmt::format(" to {}", last);
   }
   return text;
 }

@@ -1,4 +1,4 @@
-#include "lockstep/elastic/roll.h"
+#include "lockstep/elastic/job_machine.h"
 
 #include <algorithm>
 #include <csignal>
@@ -20,29 +20,47 @@ constexpr Duration kFence = std::chrono::seconds(1);
 // Within this time a signal that is sent again is the same request.
 constexpr Duration kSameAsk = std::chrono::seconds(1);
 
+// All of its ranks.
+bool has_started(const Outcome& outcome) {
+  return std::ranges::find(outcome.ranks, kNotStarted, &RankEnd::pid) == outcome.ranks.end();
+}
+
+// As in a process tree: at once if a signal ended a rank, since no other rank caused that.
+Duration moment_after_failure(const Outcome& outcome) {
+  Duration moment = kMomentOnHosts;
+  for (const RankEnd& end : outcome.ranks) {
+    if (end.failure.text.empty() || end.told_to_stop) continue;
+    if (was_struck(end.status)) return {};
+    const bool blamed_has_ended =
+        std::ranges::find(outcome.ranks, end.failure.blamed, &RankEnd::rank) != outcome.ranks.end();
+    if (end.failure.blamed >= 0 && !blamed_has_ended) moment = kMomentForBlamedOnHosts;
+  }
+  return moment;
+}
+
 std::string hosts_text(int count) { return fmt::format("{} host{}", count, count == 1 ? "" : "s"); }
 
 }  // namespace
 
-Roll::Roll(const RollOptions& options, TimePoint now) : options_(options), waiting_since_(now) {}
+JobMachine::JobMachine(const JobMachineOptions& options, TimePoint now) : options_(options), waiting_since_(now) {}
 
-HostEntry* Roll::entry(int host) {
+HostEntry* JobMachine::entry(int host) {
   const auto found = std::ranges::find(hosts_, host, &HostEntry::number);
   return found == hosts_.end() ? nullptr : &*found;
 }
 
-const HostEntry* Roll::find(int host) const { return const_cast<Roll*>(this)->entry(host); }
+const HostEntry* JobMachine::find(int host) const { return const_cast<JobMachine*>(this)->entry(host); }
 
 // Hosts that the next attempt may have.
-int Roll::available() const {
+int JobMachine::available() const {
   return static_cast<int>(std::ranges::count_if(hosts_, [](const HostEntry& host) { return is_available(host); }));
 }
 
-bool Roll::was_seated(int host) const { return seated_.contains(host); }
+bool JobMachine::had_slot(int host) const { return had_slot_.contains(host); }
 
-bool Roll::is_seated(int host) const { return std::ranges::find(seats_, host, &Seat::host) != seats_.end(); }
+bool JobMachine::has_slot(int host) const { return std::ranges::find(slots_, host, &Slot::host) != slots_.end(); }
 
-std::optional<Refused> Roll::arrive(const HostEntry& host, TimePoint now) {
+std::optional<Refused> JobMachine::arrive(const HostEntry& host, TimePoint now) {
   if (phase_ == Phase::over) return Refused{"the job has ended", true};
   if (is_asked() && !host.returns) return Refused{"the job is being stopped", true};
   if (host.wanted && *host.wanted >= options_.most) {
@@ -62,99 +80,86 @@ std::optional<Refused> Roll::arrive(const HostEntry& host, TimePoint now) {
   return std::nullopt;
 }
 
-void Roll::reach(int host, TimePoint now) {
+void JobMachine::reach(int host, TimePoint now) {
   HostEntry* const known = entry(host);
   if (phase_ != Phase::over && known != nullptr && std::exchange(known->kept_out, false)) take_in(now);
 }
 
-void Roll::leave(int host, TimePoint now) {
+void JobMachine::leave(int host, TimePoint now) {
   HostEntry* const known = entry(host);
   if (phase_ == Phase::over || known == nullptr) return;
   known->leaves = true;
   const auto [asked, is_new] = leaves_at_.emplace(host, now);
   if (!is_new && now - asked->second >= kSameAsk) to_kill_.push_back(host);
-  const bool is_needed = is_seated(host) || host == kFirstHost;
+  const bool is_needed = has_slot(host) || host == kFirstHost;
   if (is_new && is_needed && phase_ == Phase::running) end_because(Reason::leaving, now);
 }
 
-void Roll::lose(int host, const std::string& why, bool silent, TimePoint now) {
+void JobMachine::lose(int host, const std::string& why, bool silent, TimePoint now) {
   const HostEntry* const known = find(host);
   if (known == nullptr || phase_ == Phase::over) return;
   if (silent) fence_ = now + kFence;
   const RankEnd* cause = outcome_.lost.empty() ? outcome_.first_failure() : nullptr;
   if (cause != nullptr && cause->failure.fault == Fault::own) failed_first_ = true;
-  if (running() && is_seated(host)) {
-    const auto seat = std::ranges::find(seats_, host, &Seat::host);
-    note_loss({known->name, seat->first_rank, seat->ranks, why}, now);
+  if (running() && has_slot(host)) {
+    const auto slot = std::ranges::find(slots_, host, &Slot::host);
+    note_loss({known->name, slot->first_rank, slot->ranks, why}, now);
     std::erase(busy_, host);
     end_because(Reason::loss, now);
   }
   remove(host);
 }
 
-void Roll::remove(int host) {
+void JobMachine::remove(int host) {
   std::erase_if(hosts_, [host](const HostEntry& each) { return each.number == host; });
   leaves_at_.erase(host);
   if (available() < options_.least) enough_since_.reset();
 }
 
-void Roll::note_loss(const LostHost& lost, TimePoint now) {
+void JobMachine::note_loss(const LostHost& lost, TimePoint now) {
   const auto [last, is_first] = last_lost_.emplace(lost.host, now);
   if (!is_first && now - std::exchange(last->second, now) < options_.loss_interval) lost_again_ = lost.host;
   outcome_.lost.push_back(lost);
 }
 
-void Roll::end_because(Reason reason, std::optional<TimePoint> at) {
+void JobMachine::end_because(Reason reason, std::optional<TimePoint> at) {
   if (reason_ == Reason::none || reason == Reason::loss) reason_ = reason;
   if (!end_at_ || *at < *end_at_) end_at_ = at;
 }
 
-void Roll::rank_ended(int host, int generation, RankEnd end, TimePoint now) {
+void JobMachine::rank_ended(int host, int generation, RankEnd end, TimePoint now) {
   if (!running() || generation != generation_ || std::ranges::find(busy_, host) == busy_.end()) return;
-  const auto seat = std::ranges::find(seats_, host, &Seat::host);
-  if (end.rank < seat->first_rank || end.rank >= seat->first_rank + seat->ranks) return;
+  const auto slot = std::ranges::find(slots_, host, &Slot::host);
+  if (end.rank < slot->first_rank || end.rank >= slot->first_rank + slot->ranks) return;
   if (const HostEntry* const known = find(host)) end.host = known->name;
   end.round = ++round_;
   const bool failed = !end.failure.text.empty() && !end.told_to_stop;
   outcome_.ranks.push_back(std::move(end));
   if (!failed || phase_ != Phase::running) return;
   if (!failed_at_) failed_at_ = now;
-  end_because(Reason::failure, *failed_at_ + moment_after_failure());
+  end_because(Reason::failure, *failed_at_ + moment_after_failure(outcome_));
 }
 
-// As in a process tree: at once if a signal ended a rank, since no other rank caused that.
-Duration Roll::moment_after_failure() const {
-  Duration moment = kMomentOnHosts;
-  for (const RankEnd& end : outcome_.ranks) {
-    if (end.failure.text.empty() || end.told_to_stop) continue;
-    if (was_struck(end.status)) return {};
-    const bool blamed_has_ended =
-        std::ranges::find(outcome_.ranks, end.failure.blamed, &RankEnd::rank) != outcome_.ranks.end();
-    if (end.failure.blamed >= 0 && !blamed_has_ended) moment = kMomentForBlamedOnHosts;
-  }
-  return moment;
-}
-
-void Roll::host_done(int host, int generation, TimePoint /*now*/) {
+void JobMachine::host_done(int host, int generation, TimePoint /*now*/) {
   if (generation == generation_) std::erase(busy_, host);
 }
 
-void Roll::rank_crashed(int host, int generation, int rank, std::vector<std::string> stack) {
-  const auto seat = std::ranges::find(seats_, host, &Seat::host);
-  if (generation != generation_ || seat == seats_.end()) return;
-  if (rank < seat->first_rank || rank >= seat->first_rank + seat->ranks) return;
+void JobMachine::rank_crashed(int host, int generation, int rank, std::vector<std::string> stack) {
+  const auto slot = std::ranges::find(slots_, host, &Slot::host);
+  if (generation != generation_ || slot == slots_.end()) return;
+  if (rank < slot->first_rank || rank >= slot->first_rank + slot->ranks) return;
   const auto end = std::ranges::find(outcome_.ranks, rank, &RankEnd::rank);
   if (end != outcome_.ranks.end()) end->stack = std::move(stack);
 }
 
-void Roll::hang(std::string verdict, int blamed, TimePoint now) {
+void JobMachine::hang(std::string verdict, int blamed, TimePoint now) {
   if (!undisturbed()) return;
   outcome_.hang = std::move(verdict);
   outcome_.hang_blamed = blamed;
   end_because(Reason::failure, now);
 }
 
-void Roll::ask_to_stop(int host, int signal, TimePoint now) {
+void JobMachine::ask_to_stop(int host, int signal, TimePoint now) {
   if (phase_ == Phase::over) return;
   const bool is_first = !is_asked();
   const auto [asked, is_new] = asks_at_.emplace(host, now);
@@ -164,7 +169,7 @@ void Roll::ask_to_stop(int host, int signal, TimePoint now) {
   if (phase_ == Phase::running) end_because(Reason::stop, now);
 }
 
-Deadline Roll::wake_at() const {
+Deadline JobMachine::wake_at() const {
   if (phase_ == Phase::over) return Deadline::never();
   if (!to_kill_.empty() || (phase_ == Phase::gathering && !leaves_at_.empty())) return Deadline::after({});
   if (phase_ == Phase::gathering && is_asked()) return Deadline::at(stops_at());
@@ -176,8 +181,8 @@ Deadline Roll::wake_at() const {
   return Deadline::never();
 }
 
-std::vector<RollOrder> Roll::take_orders(TimePoint now) {
-  std::vector<RollOrder> orders;
+std::vector<JobOrder> JobMachine::take_orders(TimePoint now) {
+  std::vector<JobOrder> orders;
   switch (phase_) {
     case Phase::over: return orders;
     case Phase::gathering:
@@ -188,7 +193,7 @@ std::vector<RollOrder> Roll::take_orders(TimePoint now) {
         finish(options_.stop_exit_code, fmt::format("stopped by {}", signal_name(outcome_.stop_signal)), orders);
       } else if (const auto begins = begins_at(); begins && *begins <= now) {
         begin();
-        orders.push_back({.kind = RollOrder::Kind::start});
+        orders.push_back({.kind = JobOrder::Kind::start});
       } else if (!begins && now - waiting_since_ >= options_.join_timeout) {
         finish(kNobodyCame,
                fmt::format("{} of at least {} came within {:.0f} s (--rdzv-conf join_timeout=)", available(),
@@ -197,38 +202,39 @@ std::vector<RollOrder> Roll::take_orders(TimePoint now) {
       }
       return orders;
     case Phase::running:
-    case Phase::ending: dismiss_leaving(orders, [this](int host) { return !is_seated(host) && host != kFirstHost; });
+    case Phase::ending: break;
   }
   if (busy_.empty()) {
     conclude(now, orders);
     return orders;
   }
+  dismiss_leaving(orders);
   if (phase_ == Phase::running && end_at_ && *end_at_ <= now) {
     phase_ = Phase::ending;
     const bool asks = reason_ == Reason::stop || reason_ == Reason::newcomer || reason_ == Reason::leaving;
-    orders.push_back(asks ? RollOrder{RollOrder::Kind::stop, is_asked() ? outcome_.stop_signal : SIGTERM}
-                          : RollOrder{.kind = RollOrder::Kind::end});
+    orders.push_back(asks ? JobOrder{JobOrder::Kind::stop, is_asked() ? outcome_.stop_signal : SIGTERM}
+                          : JobOrder{.kind = JobOrder::Kind::end});
   } else if (phase_ == Phase::ending && reason_ == Reason::loss && !told_) {
     // The ranks were asked to stop; those that wait for a lost host never get there.
-    orders.push_back({.kind = RollOrder::Kind::end});
+    orders.push_back({.kind = JobOrder::Kind::end});
   }
   told_ = reason_ == Reason::loss;
-  if (insisted_ && !std::exchange(kill_told_, true)) orders.push_back({.kind = RollOrder::Kind::kill});
-  for (const int host : std::exchange(to_kill_, {})) orders.push_back({.kind = RollOrder::Kind::kill, .host = host});
+  if (insisted_ && !std::exchange(kill_told_, true)) orders.push_back({.kind = JobOrder::Kind::kill});
+  for (const int host : std::exchange(to_kill_, {})) orders.push_back({.kind = JobOrder::Kind::kill, .host = host});
   return orders;
 }
 
-void Roll::conclude(TimePoint now, std::vector<RollOrder>& orders) {
+void JobMachine::conclude(TimePoint now, std::vector<JobOrder>& orders) {
   std::ranges::sort(outcome_.ranks, {}, &RankEnd::rank);
   const bool cut_short = std::ranges::any_of(outcome_.ranks, &RankEnd::told_to_stop);
   for (const HostEntry& host : hosts_) {
-    if (host.leaves && cut_short && is_seated(host.number)) outcome_.left.push_back(host.name);
+    if (host.leaves && cut_short && has_slot(host.number)) outcome_.left.push_back(host.name);
   }
   if (!is_asked()) part_separated(now, orders);
-  orders.push_back({.kind = RollOrder::Kind::report});
+  orders.push_back({.kind = JobOrder::Kind::report});
   if (is_asked()) return finish(exit_code_of(outcome_, options_.stop_exit_code), {}, orders);
   const int code = exit_code_of(outcome_), before = code_before_.value_or(code);
-  if (!has_started()) return finish(before, {}, orders);
+  if (!has_started(outcome_)) return finish(before, {}, orders);
   code_before_ = code;
   const bool by_loss = !outcome_.lost.empty() && !failed_first_;
   if (by_loss ? !goes_on_after_loss(orders) : !goes_on_after_failure(orders)) return;
@@ -238,20 +244,15 @@ void Roll::conclude(TimePoint now, std::vector<RollOrder>& orders) {
   if (phase_ != Phase::over) gather_again(now);
 }
 
-bool Roll::goes_on_after_failure(std::vector<RollOrder>& orders) {
+bool JobMachine::goes_on_after_failure(std::vector<JobOrder>& orders) {
   if (!outcome_.failed() || take_restart()) return true;
   finish(exit_code_of(outcome_), {}, orders);
   return false;
 }
 
-// All of its ranks.
-bool Roll::has_started() const {
-  return std::ranges::none_of(outcome_.ranks, [](const RankEnd& end) { return end.pid == kNotStarted; });
-}
+bool JobMachine::take_restart() { return restarts_ < options_.max_restarts && ++restarts_ > 0; }
 
-bool Roll::take_restart() { return restarts_ < options_.max_restarts && ++restarts_ > 0; }
-
-bool Roll::goes_on_after_loss(std::vector<RollOrder>& orders) {
+bool JobMachine::goes_on_after_loss(std::vector<JobOrder>& orders) {
   const bool enough = available() >= options_.least;
   if ((enough && lost_again_.empty()) || take_restart()) return true;
   finish(kNobodyCame,
@@ -265,33 +266,33 @@ bool Roll::goes_on_after_loss(std::vector<RollOrder>& orders) {
 }
 
 // Without one of two hosts that do not reach each other the job goes on, if enough are left.
-void Roll::part_separated(TimePoint now, std::vector<RollOrder>& orders) {
+void JobMachine::part_separated(TimePoint now, std::vector<JobOrder>& orders) {
   if (!outcome_.lost.empty()) return;
-  const auto separation = find_separation(outcome_, seats_);
+  const auto separation = find_separation(outcome_, slots_);
   HostEntry* const leaver = separation ? entry(separation->leaver) : nullptr;
   const HostEntry* const other = separation ? find(separation->other) : nullptr;
   if (leaver == nullptr || other == nullptr || leaver->leaves || other->leaves) return;
   outcome_.apart = available() > options_.least ? "" : describe_pair(*separation, leaver->name, other->name);
   if (!outcome_.apart.empty()) return;
   leaver->kept_out = true;
-  const Seat& seat = *std::ranges::find(seats_, leaver->number, &Seat::host);
-  note_loss({leaver->name, seat.first_rank, seat.ranks, describe_leaver(*separation, other->name), true}, now);
-  orders.push_back({.kind = RollOrder::Kind::keep_out, .host = leaver->number, .other = other->number});
+  const Slot& slot = *std::ranges::find(slots_, leaver->number, &Slot::host);
+  note_loss({leaver->name, slot.first_rank, slot.ranks, describe_leaver(*separation, other->name), true}, now);
+  orders.push_back({.kind = JobOrder::Kind::keep_out, .host = leaver->number, .other = other->number});
 }
 
-template <class Which>
-void Roll::dismiss_leaving(std::vector<RollOrder>& orders, const Which& which) {
+// Others than the first that the attempt does not need, or does not need any more.
+void JobMachine::dismiss_leaving(std::vector<JobOrder>& orders) {
   for (const auto& [host, at] : std::map(leaves_at_)) {
-    if (!which(host)) continue;
-    orders.push_back({.kind = RollOrder::Kind::dismiss, .host = host});
+    if (host == kFirstHost || (!busy_.empty() && has_slot(host))) continue;
+    orders.push_back({.kind = JobOrder::Kind::dismiss, .host = host});
     remove(host);
   }
 }
 
 // Those that were asked to leave, and no attempt needs any more. Without the first host the others meet anew.
-void Roll::all_leave_or_dismiss(std::vector<RollOrder>& orders) {
+void JobMachine::all_leave_or_dismiss(std::vector<JobOrder>& orders) {
   const bool all = are_back() && std::ranges::all_of(hosts_, &HostEntry::leaves);
-  if (!all) dismiss_leaving(orders, [](int host) { return host != kFirstHost; });
+  if (!all) dismiss_leaving(orders);
   if (!leaves_at_.contains(kFirstHost)) return;
   outcome_.stop_signal = SIGTERM;
   if (all) return finish(options_.stop_exit_code, "all hosts were asked to leave", orders);
@@ -299,18 +300,18 @@ void Roll::all_leave_or_dismiss(std::vector<RollOrder>& orders) {
   result_.goes_on = true;
 }
 
-void Roll::abandon(int exit_code, const std::string& why) {
+void JobMachine::abandon(int exit_code, const std::string& why) {
   phase_ = Phase::over;
   result_ = {exit_code, why};
 }
 
-void Roll::finish(int exit_code, std::string text, std::vector<RollOrder>& orders) {
+void JobMachine::finish(int exit_code, std::string text, std::vector<JobOrder>& orders) {
   phase_ = Phase::over;
   result_ = {exit_code, std::move(text)};
-  orders.push_back({.kind = RollOrder::Kind::finish});
+  orders.push_back({.kind = JobOrder::Kind::finish});
 }
 
-std::string Roll::waits_for() const {
+std::string JobMachine::waits_for() const {
   const int missing = phase_ == Phase::gathering ? options_.least - available() : 0;
   return missing <= 0 ? "" : fmt::format("{} more host{}", missing, missing == 1 ? "" : "s");
 }

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <iterator>
 
-#include "lockstep/elastic/roll.h"
+#include "lockstep/elastic/job_machine.h"
 
 namespace lockstep::internal {
 namespace {
@@ -13,14 +13,14 @@ constexpr Duration kReturn = std::chrono::seconds(10);
 }  // namespace
 
 // There is one host more than before.
-void Roll::take_in(TimePoint now) {
+void JobMachine::take_in(TimePoint now) {
   if (!enough_since_ && available() >= options_.least) enough_since_ = now;
-  if (phase_ == Phase::running && static_cast<int>(seats_.size()) < options_.most) {
+  if (phase_ == Phase::running && static_cast<int>(slots_.size()) < options_.most) {
     end_because(Reason::newcomer, now);
   }
 }
 
-bool Roll::take_over(const Handover& handover) {
+bool JobMachine::take_over(const Handover& handover) {
   if (phase_ != Phase::gathering || handover.generation <= generation_) return false;
   generation_ = handover.generation;
   restarts_ = handover.restarts;
@@ -29,11 +29,11 @@ bool Roll::take_over(const Handover& handover) {
 }
 
 // All who were told to meet anew.
-bool Roll::are_back() const { return std::ranges::count_if(hosts_, &HostEntry::returns) >= expected_; }
+bool JobMachine::are_back() const { return std::ranges::count_if(hosts_, &HostEntry::returns) >= expected_; }
 
-TimePoint Roll::stops_at() const { return insisted_ || are_back() ? waiting_since_ : waiting_since_ + kReturn; }
+TimePoint JobMachine::stops_at() const { return insisted_ || are_back() ? waiting_since_ : waiting_since_ + kReturn; }
 
-std::optional<TimePoint> Roll::begins_at() const {
+std::optional<TimePoint> JobMachine::begins_at() const {
   if (available() < options_.least || !enough_since_) return std::nullopt;
   const bool full = available() >= options_.most;
   const TimePoint at =
@@ -41,15 +41,15 @@ std::optional<TimePoint> Roll::begins_at() const {
   return fence_ ? std::max(at, *fence_) : at;
 }
 
-void Roll::begin() {
+void JobMachine::begin() {
   std::vector<HostEntry> available;
   std::ranges::copy_if(hosts_, std::back_inserter(available), is_available);
-  seats_ = assign_seats(available, options_.most);
+  slots_ = assign_slots(available, options_.most);
   busy_.clear();
-  for (const Seat& seat : seats_) {
-    busy_.push_back(seat.host);
-    seated_.insert(seat.host);
-    entry(seat.host)->node_rank = seat.node_rank;
+  for (const Slot& slot : slots_) {
+    busy_.push_back(slot.host);
+    had_slot_.insert(slot.host);
+    entry(slot.host)->node_rank = slot.node_rank;
   }
   ++generation_;
   expected_ = 0;
@@ -64,7 +64,7 @@ void Roll::begin() {
   outcome_ = {};
 }
 
-void Roll::gather_again(TimePoint now) {
+void JobMachine::gather_again(TimePoint now) {
   phase_ = Phase::gathering;
   steady_ = true;
   waiting_since_ = now;

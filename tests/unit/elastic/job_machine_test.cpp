@@ -1,4 +1,4 @@
-#include "lockstep/elastic/roll.h"
+#include "lockstep/elastic/job_machine.h"
 
 #include <doctest/doctest.h>
 
@@ -9,7 +9,7 @@
 
 #include "tests/graphs/dice.h"
 
-namespace roll_test {
+namespace job_machine_test {
 
 using namespace lockstep;
 using namespace lockstep::internal;
@@ -19,45 +19,45 @@ namespace {
 
 // A job whose hosts do what they are told.
 struct Stage {
-  explicit Stage(const RollOptions& options) : roll(options, now) {}
+  explicit Stage(const JobMachineOptions& options) : machine(options, now) {}
 
   bool come(int number, int ranks = 2) {
-    return !roll.arrive({.number = number, .name = "h" + std::to_string(number), .ranks = ranks}, now);
+    return !machine.arrive({.number = number, .name = "h" + std::to_string(number), .ranks = ranks}, now);
   }
-  std::vector<RollOrder::Kind> orders() {
-    std::vector<RollOrder::Kind> kinds;
+  std::vector<JobOrder::Kind> orders() {
+    std::vector<JobOrder::Kind> kinds;
     for (;;) {
-      const auto some = roll.take_orders(now);
+      const auto some = machine.take_orders(now);
       if (some.empty()) return kinds;
-      for (const RollOrder& order : some) kinds.push_back(order.kind);
+      for (const JobOrder& order : some) kinds.push_back(order.kind);
     }
   }
   void end_rank(int rank, int code, bool told = false) {
-    for (const Seat& seat : roll.seats()) {
-      if (rank < seat.first_rank || rank >= seat.first_rank + seat.ranks) continue;
+    for (const Slot& slot : machine.slots()) {
+      if (rank < slot.first_rank || rank >= slot.first_rank + slot.ranks) continue;
       RankEnd end;
       end.rank = rank;
       end.status.code = code;
       end.told_to_stop = told;
       if (code != 0) end.failure.text = "exited";
-      roll.rank_ended(seat.host, roll.generation(), end, now);
+      machine.rank_ended(slot.host, machine.generation(), end, now);
     }
   }
   void end_host(int host, int code, bool told = false) {
-    const std::vector<Seat> seats = roll.seats();
-    for (const Seat& seat : seats) {
-      if (seat.host != host) continue;
-      for (int i = 0; i < seat.ranks; ++i) end_rank(seat.first_rank + i, code, told);
-      roll.host_done(host, roll.generation(), now);
+    const std::vector<Slot> slots = machine.slots();
+    for (const Slot& slot : slots) {
+      if (slot.host != host) continue;
+      for (int i = 0; i < slot.ranks; ++i) end_rank(slot.first_rank + i, code, told);
+      machine.host_done(host, machine.generation(), now);
     }
   }
 
   TimePoint now{1h};
-  Roll roll;
+  JobMachine machine;
 };
 
-using Kind = RollOrder::Kind;
-using Kinds = std::vector<RollOrder::Kind>;
+using Kind = JobOrder::Kind;
+using Kinds = std::vector<JobOrder::Kind>;
 
 // The only rank of the host ends since it has lost another one.
 void lose(Stage& stage, int rank, int blamed) {
@@ -65,8 +65,8 @@ void lose(Stage& stage, int rank, int blamed) {
   end.rank = rank;
   end.status.code = 1;
   end.failure = {.text = "exited", .fault = Fault::consequence, .blamed = blamed};
-  stage.roll.rank_ended(rank, stage.roll.generation(), end, stage.now);
-  stage.roll.host_done(rank, stage.roll.generation(), stage.now);
+  stage.machine.rank_ended(rank, stage.machine.generation(), end, stage.now);
+  stage.machine.host_done(rank, stage.machine.generation(), stage.now);
 }
 
 }  // namespace
@@ -75,27 +75,27 @@ TEST_CASE("a job begins with all hosts and ends well") {
   Stage stage({.least = 2, .most = 2});
   CHECK(stage.come(0));
   CHECK(stage.orders().empty());
-  CHECK(stage.roll.waits_for() == "1 more host");
+  CHECK(stage.machine.waits_for() == "1 more host");
   CHECK(stage.come(1));
   CHECK(stage.orders() == Kinds{Kind::start});
   stage.end_host(0, 0);
   CHECK(stage.orders().empty());
   stage.end_host(1, 0);
   CHECK(stage.orders() == Kinds{Kind::report, Kind::finish});
-  CHECK(stage.roll.result().exit_code == 0);
+  CHECK(stage.machine.result().exit_code == 0);
 }
 
 TEST_CASE("the last call") {
   Stage stage({.least = 1, .most = 4, .last_call = 30s});
   stage.come(0);
   CHECK(stage.orders().empty());
-  CHECK(stage.roll.wake_at().when() == stage.now + 30s);
+  CHECK(stage.machine.wake_at().when() == stage.now + 30s);
   stage.now += 20s;
   stage.come(1);
   CHECK(stage.orders().empty());
   stage.now += 10s;
   CHECK(stage.orders() == Kinds{Kind::start});
-  CHECK(stage.roll.seats().size() == 2);
+  CHECK(stage.machine.slots().size() == 2);
 }
 
 TEST_CASE("nobody comes") {
@@ -103,7 +103,7 @@ TEST_CASE("nobody comes") {
   stage.come(0);
   stage.now += 60s;
   CHECK(stage.orders() == Kinds{Kind::finish});
-  CHECK(stage.roll.result().exit_code == Roll::kNobodyCame);
+  CHECK(stage.machine.result().exit_code == JobMachine::kNobodyCame);
 }
 
 TEST_CASE("a failure ends the others, and uses a restart") {
@@ -120,7 +120,7 @@ TEST_CASE("a failure ends the others, and uses a restart") {
     stage.end_host(1, 0, true);
     CHECK(stage.orders() == (restarts == 1 ? Kinds{Kind::report, Kind::start} : Kinds{Kind::report, Kind::finish}));
   }
-  CHECK(stage.roll.result().exit_code == 3);
+  CHECK(stage.machine.result().exit_code == 3);
 }
 
 TEST_CASE("ranks that cannot be started end the job as the attempt before has ended") {
@@ -137,10 +137,10 @@ TEST_CASE("ranks that cannot be started end the job as the attempt before has en
     end.pid = kNotStarted;
     end.status.code = 127;
     end.failure.text = "could not be started";
-    stage.roll.rank_ended(0, stage.roll.generation(), end, stage.now);
-    stage.roll.host_done(0, stage.roll.generation(), stage.now);
+    stage.machine.rank_ended(0, stage.machine.generation(), end, stage.now);
+    stage.machine.host_done(0, stage.machine.generation(), stage.now);
     CHECK(stage.orders() == Kinds{Kind::report, Kind::finish});
-    CHECK(stage.roll.result().exit_code == (attempts == 2 ? 5 : 127));
+    CHECK(stage.machine.result().exit_code == (attempts == 2 ? 5 : 127));
   }
 }
 
@@ -149,15 +149,15 @@ TEST_CASE("a lost host is no restart while enough are left") {
   stage.come(0);
   stage.come(1);
   stage.orders();
-  stage.roll.lose(1, "gone", true, stage.now);
+  stage.machine.lose(1, "gone", true, stage.now);
   CHECK(stage.orders() == Kinds{Kind::end});
   stage.end_host(0, 1, true);
   // A host that is only not seen gets time to end itself.
   CHECK(stage.orders() == Kinds{Kind::report});
   stage.now += 1s;
   CHECK(stage.orders() == Kinds{Kind::start});
-  CHECK(stage.roll.restarts() == 0);
-  CHECK(stage.roll.generation() == 1);
+  CHECK(stage.machine.restarts() == 0);
+  CHECK(stage.machine.generation() == 1);
 }
 
 TEST_CASE("too few are left") {
@@ -165,11 +165,11 @@ TEST_CASE("too few are left") {
   stage.come(0);
   stage.come(1);
   stage.orders();
-  stage.roll.lose(1, "gone", false, stage.now);
+  stage.machine.lose(1, "gone", false, stage.now);
   stage.orders();
   stage.end_host(0, 1, true);
   CHECK(stage.orders() == Kinds{Kind::report, Kind::finish});
-  CHECK(stage.roll.result().exit_code == Roll::kNobodyCame);
+  CHECK(stage.machine.result().exit_code == JobMachine::kNobodyCame);
 }
 
 TEST_CASE("who comes late is taken in; who is one too many waits") {
@@ -180,7 +180,7 @@ TEST_CASE("who comes late is taken in; who is one too many waits") {
   CHECK(stage.orders() == Kinds{Kind::stop});
   stage.end_host(0, 0, true);
   CHECK(stage.orders() == Kinds{Kind::report, Kind::start});
-  CHECK(stage.roll.seats().size() == 2);
+  CHECK(stage.machine.slots().size() == 2);
   stage.come(2);
   CHECK(stage.orders().empty());
 }
@@ -189,13 +189,13 @@ TEST_CASE("a host that is to leave is dismissed when the ranks have ended, and t
   Stage stage({.least = 1, .most = 3});
   for (int host = 0; host < 3; ++host) stage.come(host);
   stage.orders();
-  stage.roll.leave(2, stage.now);
+  stage.machine.leave(2, stage.now);
   CHECK(stage.orders() == Kinds{Kind::stop});
   for (int host = 0; host < 3; ++host) stage.end_host(host, 0, true);
   CHECK(stage.orders() == Kinds{Kind::report, Kind::dismiss, Kind::start});
-  CHECK(stage.roll.outcome().left.empty());  // of the new attempt
-  CHECK(stage.roll.seats().size() == 2);
-  CHECK(stage.roll.restarts() == 0);
+  CHECK(stage.machine.outcome().left.empty());  // of the new attempt
+  CHECK(stage.machine.slots().size() == 2);
+  CHECK(stage.machine.restarts() == 0);
 }
 
 TEST_CASE("without the first host the others meet anew, and when all are to leave the job has stopped") {
@@ -203,13 +203,13 @@ TEST_CASE("without the first host the others meet anew, and when all are to leav
     Stage stage({.least = 1, .most = 3, .stop_exit_code = 33});
     for (int host = 0; host < 3; ++host) stage.come(host);
     stage.orders();
-    for (int host = 0; host < (all ? 3 : 1); ++host) stage.roll.leave(host, stage.now);
+    for (int host = 0; host < (all ? 3 : 1); ++host) stage.machine.leave(host, stage.now);
     CHECK(stage.orders() == Kinds{Kind::stop});
     for (int host = 0; host < 3; ++host) stage.end_host(host, 0, true);
     CHECK(stage.orders() == Kinds{Kind::report, Kind::finish});
-    CHECK(stage.roll.result().goes_on == !all);
-    CHECK(stage.roll.result().exit_code == (all ? 33 : kLeftExitCode));
-    CHECK(stage.roll.outcome().stop_signal == SIGTERM);
+    CHECK(stage.machine.result().goes_on == !all);
+    CHECK(stage.machine.result().exit_code == (all ? 33 : kLeftExitCode));
+    CHECK(stage.machine.outcome().stop_signal == SIGTERM);
   }
 }
 
@@ -218,7 +218,7 @@ TEST_CASE("a rank that fails after a host was asked to leave uses a restart, or 
     Stage stage({.least = 1, .most = 3, .max_restarts = restarts});
     for (int host = 0; host < 3; ++host) stage.come(host);
     stage.orders();
-    stage.roll.leave(2, stage.now);
+    stage.machine.leave(2, stage.now);
     CHECK(stage.orders() == Kinds{Kind::stop});
     RankEnd failed;
     failed.rank = 4;
@@ -226,13 +226,13 @@ TEST_CASE("a rank that fails after a host was asked to leave uses a restart, or 
     failed.failure.text = "exited";
     failed.told_to_stop = true;
     failed.own_end = OwnEnd::after_request;
-    stage.roll.rank_ended(2, stage.roll.generation(), failed, stage.now);
-    stage.roll.host_done(2, stage.roll.generation(), stage.now);
+    stage.machine.rank_ended(2, stage.machine.generation(), failed, stage.now);
+    stage.machine.host_done(2, stage.machine.generation(), stage.now);
     for (int host = 0; host < 2; ++host) stage.end_host(host, 0, true);
     CHECK(stage.orders() ==
           (restarts == 1 ? Kinds{Kind::report, Kind::dismiss, Kind::start} : Kinds{Kind::report, Kind::finish}));
-    CHECK(stage.roll.restarts() == restarts);
-    if (restarts == 0) CHECK(stage.roll.result().exit_code == 3);
+    CHECK(stage.machine.restarts() == restarts);
+    if (restarts == 0) CHECK(stage.machine.result().exit_code == 3);
   }
 }
 
@@ -241,26 +241,26 @@ TEST_CASE("a job that has ended by itself has not been left") {
   stage.come(0);
   stage.come(1);
   stage.orders();
-  stage.roll.leave(1, stage.now);
+  stage.machine.leave(1, stage.now);
   for (int host = 0; host < 2; ++host) stage.end_host(host, 0);
   CHECK(stage.orders() == Kinds{Kind::report, Kind::finish});
-  CHECK(stage.roll.result().exit_code == 0);
+  CHECK(stage.machine.result().exit_code == 0);
 }
 
 TEST_CASE("a host without a place leaves at once, and one that insists has its ranks killed") {
   Stage stage({.least = 1, .most = 2});
   for (int host = 0; host < 3; ++host) stage.come(host);
   stage.orders();
-  stage.roll.leave(2, stage.now);
+  stage.machine.leave(2, stage.now);
   CHECK(stage.orders() == Kinds{Kind::dismiss});
-  CHECK(stage.roll.undisturbed());
-  stage.roll.leave(1, stage.now);
+  CHECK(stage.machine.undisturbed());
+  stage.machine.leave(1, stage.now);
   CHECK(stage.orders() == Kinds{Kind::stop});
   stage.now += 500ms;
-  stage.roll.leave(1, stage.now);
+  stage.machine.leave(1, stage.now);
   CHECK(stage.orders().empty());
   stage.now += 600ms;
-  stage.roll.leave(1, stage.now);
+  stage.machine.leave(1, stage.now);
   CHECK(stage.orders() == Kinds{Kind::kill});
 }
 
@@ -269,13 +269,13 @@ TEST_CASE("a host that is lost again within the interval costs a restart") {
     Stage stage({.least = 1, .most = 2, .loss_interval = 600s});
     stage.come(0);
     for (int number : {1, 2}) {
-      CHECK(!stage.roll.arrive({.number = number, .name = "b", .ranks = 2}, stage.now));
+      CHECK(!stage.machine.arrive({.number = number, .name = "b", .ranks = 2}, stage.now));
       if (number == 2) {
         CHECK(stage.orders() == Kinds{Kind::stop});
         stage.end_host(0, 0, true);
       }
       stage.orders();
-      stage.roll.lose(number, "gone", false, stage.now);
+      stage.machine.lose(number, "gone", false, stage.now);
       CHECK(stage.orders() == Kinds{Kind::end});
       stage.end_host(0, 1, true);
       if (number == 2) break;
@@ -294,7 +294,7 @@ TEST_CASE("two hosts that do not reach each other are named where neither can be
   lose(stage, 2, 1);
   lose(stage, 0, 2);
   CHECK(stage.orders() == Kinds{Kind::report, Kind::finish});
-  CHECK(stage.roll.outcome().apart ==
+  CHECK(stage.machine.outcome().apart ==
         "hosts h2 and h1 do not reach each other (rank 2 has lost rank 1, and that one it, and the first host reaches "
         "both): look for a route or a firewall between them");
 }
@@ -307,60 +307,60 @@ TEST_CASE("of two hosts that do not reach each other one is kept out until they 
   lose(stage, 2, 1);
   lose(stage, 0, 2);
   CHECK(stage.orders() == Kinds{Kind::keep_out, Kind::report, Kind::start});
-  CHECK(stage.roll.seats().size() == 2);
-  CHECK(stage.roll.hosts().size() == 3);
-  stage.roll.reach(2, stage.now);
+  CHECK(stage.machine.slots().size() == 2);
+  CHECK(stage.machine.hosts().size() == 3);
+  stage.machine.reach(2, stage.now);
   CHECK(stage.orders() == Kinds{Kind::stop});
   for (int host = 0; host < 2; ++host) stage.end_host(host, 0, true);
   CHECK(stage.orders() == Kinds{Kind::report, Kind::start});
-  CHECK(stage.roll.seats().size() == 3);
+  CHECK(stage.machine.slots().size() == 3);
 }
 
 TEST_CASE("a request to stop, and the second") {
   Stage stage({.least = 1, .most = 1, .max_restarts = 5});
   stage.come(0);
   stage.orders();
-  stage.roll.ask_to_stop(0, SIGTERM, stage.now);
+  stage.machine.ask_to_stop(0, SIGTERM, stage.now);
   CHECK(stage.orders() == Kinds{Kind::stop});
-  stage.roll.ask_to_stop(0, SIGTERM, stage.now);
+  stage.machine.ask_to_stop(0, SIGTERM, stage.now);
   CHECK(stage.orders().empty());
   stage.now += 1s;
-  stage.roll.ask_to_stop(0, SIGTERM, stage.now);
+  stage.machine.ask_to_stop(0, SIGTERM, stage.now);
   CHECK(stage.orders() == Kinds{Kind::kill});
   stage.end_host(0, 1, true);
   CHECK(stage.orders() == Kinds{Kind::report, Kind::finish});
-  CHECK(stage.roll.result().exit_code == kStoppedExitCode);
+  CHECK(stage.machine.result().exit_code == kStoppedExitCode);
 }
 
 TEST_CASE("a second host that is asked to stop insists on nothing") {
   Stage stage({.least = 3, .most = 3});
   for (int host = 0; host < 3; ++host) stage.come(host);
   stage.orders();
-  stage.roll.ask_to_stop(1, SIGTERM, stage.now);
+  stage.machine.ask_to_stop(1, SIGTERM, stage.now);
   CHECK(stage.orders() == Kinds{Kind::stop});
   stage.now += 2s;
-  stage.roll.ask_to_stop(kOutside, SIGINT, stage.now);
-  stage.roll.ask_to_stop(0, SIGINT, stage.now);
-  stage.roll.ask_to_stop(2, SIGTERM, stage.now);
+  stage.machine.ask_to_stop(kOutside, SIGINT, stage.now);
+  stage.machine.ask_to_stop(0, SIGINT, stage.now);
+  stage.machine.ask_to_stop(2, SIGTERM, stage.now);
   CHECK(stage.orders().empty());
-  CHECK_FALSE(stage.roll.insisted());
+  CHECK_FALSE(stage.machine.insisted());
   stage.now += 1s;
-  stage.roll.ask_to_stop(2, SIGTERM, stage.now);
+  stage.machine.ask_to_stop(2, SIGTERM, stage.now);
   CHECK(stage.orders() == Kinds{Kind::kill});
 }
 
 TEST_CASE("node ranks that cannot be") {
   Stage stage({.least = 2, .most = 2});
-  CHECK_FALSE(stage.roll.arrive({.number = 0, .name = "a", .wanted = 1}, stage.now));
-  CHECK(stage.roll.arrive({.number = 1, .name = "b", .wanted = 1}, stage.now)->why ==
+  CHECK_FALSE(stage.machine.arrive({.number = 0, .name = "a", .wanted = 1}, stage.now));
+  CHECK(stage.machine.arrive({.number = 1, .name = "b", .wanted = 1}, stage.now)->why ==
         "node rank 1 is that of host a, which is there already");
-  CHECK(stage.roll.arrive({.number = 2, .name = "b", .wanted = 2}, stage.now).has_value());
+  CHECK(stage.machine.arrive({.number = 2, .name = "b", .wanted = 2}, stage.now).has_value());
   Stage elastic({.least = 1, .most = 2});
   elastic.come(0);
-  elastic.roll.arrive({.number = 1, .name = "b", .wanted = 1}, elastic.now);
+  elastic.machine.arrive({.number = 1, .name = "b", .wanted = 1}, elastic.now);
   CHECK(elastic.orders() == Kinds{Kind::start});
-  elastic.roll.leave(1, elastic.now);
-  CHECK(elastic.roll.arrive({.number = 2, .name = "b", .wanted = 1}, elastic.now)->why ==
+  elastic.machine.leave(1, elastic.now);
+  CHECK(elastic.machine.arrive({.number = 2, .name = "b", .wanted = 1}, elastic.now)->why ==
         "node rank 1 is that of host b, which has not left yet");
 }
 
@@ -372,27 +372,28 @@ TEST_CASE("random lives of jobs") {
     testing::Dice dice(seed);
     const auto below = [&](int n) { return static_cast<int>(dice.next() % static_cast<std::uint64_t>(n)); };
     const int least = 1 + below(3);
-    const RollOptions options{.least = least, .most = least + below(3), .max_restarts = below(3), .last_call = 2s};
+    const JobMachineOptions options{
+        .least = least, .most = least + below(3), .max_restarts = below(3), .last_call = 2s};
     Stage stage(options);
-    Roll& roll = stage.roll;
+    JobMachine& machine = stage.machine;
     std::set<int> here, busy;
     int next = 0, generation = -1;
     const auto take = [&] {
       for (const Kind kind : stage.orders()) {
         if (kind != Kind::start) continue;
         REQUIRE(busy.empty());
-        REQUIRE(roll.generation() == ++generation);
-        REQUIRE(roll.restarts() <= options.max_restarts);
-        REQUIRE(std::cmp_greater_equal(roll.seats().size(), options.least));
-        REQUIRE(std::cmp_less_equal(roll.seats().size(), options.most));
-        for (const Seat& seat : roll.seats()) {
-          REQUIRE(here.contains(seat.host));
-          busy.insert(seat.host);
+        REQUIRE(machine.generation() == ++generation);
+        REQUIRE(machine.restarts() <= options.max_restarts);
+        REQUIRE(std::cmp_greater_equal(machine.slots().size(), options.least));
+        REQUIRE(std::cmp_less_equal(machine.slots().size(), options.most));
+        for (const Slot& slot : machine.slots()) {
+          REQUIRE(here.contains(slot.host));
+          busy.insert(slot.host);
         }
       }
     };
     if (stage.come(next)) here.insert(next++);
-    for (int step = 0; step < 60 && !roll.over(); ++step) {
+    for (int step = 0; step < 60 && !machine.over(); ++step) {
       const int event = below(20);
       const auto some = [&](const std::set<int>& set) {
         return *std::next(set.begin(), below(static_cast<int>(set.size())));
@@ -403,25 +404,25 @@ TEST_CASE("random lives of jobs") {
         const int gone = *std::next(here.begin(), 1 + below(static_cast<int>(here.size()) - 1));
         here.erase(gone);
         busy.erase(gone);
-        roll.lose(gone, "gone", below(2) == 0, stage.now);
+        machine.lose(gone, "gone", below(2) == 0, stage.now);
       } else if (event < 15 && !busy.empty()) {
         const int done = some(busy);
         stage.end_host(done, below(4) == 0 ? 1 : 0, below(2) == 0);
         busy.erase(done);
       } else if (event == 19 && below(5) == 0) {
-        roll.ask_to_stop(0, SIGTERM, stage.now);
+        machine.ask_to_stop(0, SIGTERM, stage.now);
       }
       stage.now += std::chrono::milliseconds(below(700));
       take();
     }
-    for (int step = 0; step < 20 && !roll.over(); ++step) {
+    for (int step = 0; step < 20 && !machine.over(); ++step) {
       for (const int host : busy) stage.end_host(host, 0);
       busy.clear();
       stage.now += 601s;
       take();
     }
-    REQUIRE(roll.over());
+    REQUIRE(machine.over());
   }
 }
 
-}  // namespace roll_test
+}  // namespace job_machine_test

@@ -1,4 +1,4 @@
-#include "lockstep/elastic/endpoint_post.h"
+#include "lockstep/elastic/endpoint_listener.h"
 
 #include <algorithm>
 #include <utility>
@@ -72,11 +72,11 @@ std::vector<std::string> addresses_to_listen(const Endpoint& endpoint, Deadline 
   return addresses;
 }
 
-EndpointPost::EndpointPost(std::vector<std::string> addresses, std::uint16_t endpoint_port, const Token& token,
-                           std::string rdzv_id)
+EndpointListener::EndpointListener(std::vector<std::string> addresses, std::uint16_t endpoint_port, const Token& token,
+                                   std::string rdzv_id)
     : addresses_(std::move(addresses)), endpoint_port_(endpoint_port), token_(token), rdzv_id_(std::move(rdzv_id)) {}
 
-std::unique_ptr<Acceptor> EndpointPost::listen(std::uint16_t port) const {
+std::unique_ptr<Acceptor> EndpointListener::listen(std::uint16_t port) const {
   std::vector<Listener> listeners;
   for (const std::string& address : addresses_) {
     try {
@@ -90,26 +90,27 @@ std::unique_ptr<Acceptor> EndpointPost::listen(std::uint16_t port) const {
                                     [](const PeerIdentity&) { return std::nullopt; });
 }
 
-std::optional<EndpointPost> EndpointPost::open(const std::vector<std::string>& addresses, std::uint16_t port,
-                                               const Token& token, const std::string& rdzv_id) {
-  EndpointPost post(addresses, port, token, rdzv_id);
+std::optional<EndpointListener> EndpointListener::open(const std::vector<std::string>& addresses, std::uint16_t port,
+                                                       const Token& token, const std::string& rdzv_id) {
+  EndpointListener listener(addresses, port, token, rdzv_id);
   try {
-    post.at_endpoint_ = post.listen(port);
+    listener.at_endpoint_ = listener.listen(port);
   } catch (const Error&) {
     if (port < 1024 && describe_port_holder(port).empty()) throw;
     return std::nullopt;
   }
-  return post;
+  return listener;
 }
 
-EndpointPost EndpointPost::open_elsewhere(const std::vector<std::string>& addresses, std::uint16_t endpoint_port,
-                                          const Token& token, const std::string& rdzv_id) {
-  EndpointPost post(addresses, endpoint_port, token, rdzv_id);
-  post.elsewhere_ = post.listen(0);
-  return post;
+EndpointListener EndpointListener::open_elsewhere(const std::vector<std::string>& addresses,
+                                                  std::uint16_t endpoint_port, const Token& token,
+                                                  const std::string& rdzv_id) {
+  EndpointListener listener(addresses, endpoint_port, token, rdzv_id);
+  listener.elsewhere_ = listener.listen(0);
+  return listener;
 }
 
-int EndpointPost::register_at_endpoint(Deadline deadline) {
+int EndpointListener::register_at_endpoint(Deadline deadline) {
   try {
     AgentAnswer answer = ask_agent({address(), endpoint_port_}, token_,
                                    Gathers{rdzv_id_, elsewhere_->listeners()[0].address().port()}, deadline);
@@ -122,25 +123,25 @@ int EndpointPost::register_at_endpoint(Deadline deadline) {
   }
 }
 
-std::uint16_t EndpointPost::port() const {
+std::uint16_t EndpointListener::port() const {
   return (at_endpoint_ != nullptr ? at_endpoint_ : elsewhere_)->listeners()[0].address().port();
 }
 
-void EndpointPost::close() {
+void EndpointListener::close() {
   at_endpoint_.reset();
   elsewhere_.reset();
   holder_.reset();
   try_again_ = Deadline::never();
 }
 
-void EndpointPost::watch(std::vector<pollfd>& set) const {
+void EndpointListener::watch(std::vector<pollfd>& set) const {
   for (const auto* acceptor : {at_endpoint_.get(), elsewhere_.get()}) {
     if (acceptor != nullptr) set.push_back({acceptor->fd(), POLLIN, 0});
   }
   if (holder_) set.push_back(holder_->wanted());
 }
 
-Deadline EndpointPost::wake_at() const {
+Deadline EndpointListener::wake_at() const {
   Deadline wake = try_again_;
   for (const auto* acceptor : {at_endpoint_.get(), elsewhere_.get()}) {
     if (acceptor != nullptr) wake = std::min(wake, acceptor->wake_at());
@@ -148,7 +149,7 @@ Deadline EndpointPost::wake_at() const {
   return holder_ ? std::min(wake, holder_->wake_at()) : wake;
 }
 
-void EndpointPost::tend() {
+void EndpointListener::tend() {
   if (holder_) {
     holder_->tend();
     while (holder_->take()) {
@@ -171,7 +172,7 @@ void EndpointPost::tend() {
   }
 }
 
-std::optional<AgentLink> EndpointPost::take() {
+std::optional<AgentLink> EndpointListener::take() {
   for (const auto& acceptor : {at_endpoint_.get(), elsewhere_.get()}) {
     if (acceptor == nullptr) continue;
     try {

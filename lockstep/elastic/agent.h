@@ -1,4 +1,4 @@
-// HostJob is an agent's life: meeting -> (start -> ranks of this host -> done)* -> farewell. It starts the ranks of its
+// Agent is an agent's life: meeting -> (start -> ranks of this host -> done)* -> farewell. It starts the ranks of its
 // host when the first host says so, ends them when that says so or is lost, and tells it how they ended.
 #pragma once
 

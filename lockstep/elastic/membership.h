@@ -25,23 +25,23 @@ inline constexpr int kOutside = -1;   // who asks is no host
 inline bool is_available(const HostEntry& host) { return !host.leaves && !host.kept_out; }
 
 // A host's place in an attempt.
-struct Seat {
+struct Slot {
   int host = 0;  // HostEntry::number
   int node_rank = 0;
   int first_rank = 0;
   int ranks = 1;
 
-  friend bool operator==(const Seat&, const Seat&) = default;
+  friend bool operator==(const Slot&, const Slot&) = default;
 };
 
-// Seats for at most `most` of the hosts, by node rank. Hosts that were in the last attempt come first, then those that
+// Slots for at most `most` of the hosts, by node rank. Hosts that were in the last attempt come first, then those that
 // have asked for a node rank, then the others as they arrived. Who asked for a node rank below the number of hosts gets
 // it; else who had one keeps it where that is possible.
-std::vector<Seat> assign_seats(std::vector<HostEntry> hosts, int most);
+std::vector<Slot> assign_slots(std::vector<HostEntry> hosts, int most);
 
-int world_size(const std::vector<Seat>& seats);
+int world_size(const std::vector<Slot>& slots);
 
 // "a: ranks 0 to 7; b: rank 8"
-std::string describe_seats(const std::vector<Seat>& seats, const std::vector<HostEntry>& hosts);
+std::string describe_slots(const std::vector<Slot>& slots, const std::vector<HostEntry>& hosts);
 
 }  // namespace lockstep::internal

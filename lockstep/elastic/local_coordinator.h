@@ -1,6 +1,6 @@
-// FrontDesk is the first host's part of a job: it answers the agents that come to its post, if others can, carries out
-// what the Roll decides, hosts the store of each attempt, and shows what all ranks print. The first host's own
-// ranks are told the same as the others', through the functions of Desk.
+// LocalCoordinator is the first host's part of a job: it answers the agents that connect to its listener, if others
+// can, carries out what the JobMachine decides, hosts the store of each attempt, and shows what all ranks print. The
+// first host's own ranks are told the same as the others', through the functions of Coordinator.
 #pragma once
 
 #include <deque>
@@ -15,20 +15,21 @@
 
 #include "lockstep/elastic/agent_link.h"
 #include "lockstep/elastic/agent_options.h"
-#include "lockstep/elastic/desk.h"
-#include "lockstep/elastic/endpoint_post.h"
+#include "lockstep/elastic/coordinator.h"
+#include "lockstep/elastic/endpoint_listener.h"
 #include "lockstep/elastic/host_output.h"
 #include "lockstep/elastic/job_hang.h"
-#include "lockstep/elastic/roll.h"
+#include "lockstep/elastic/job_machine.h"
 #include "lockstep/launch/job_store.h"
 
 namespace lockstep::internal {
 
-class FrontDesk : public Desk {
+class LocalCoordinator : public Coordinator {
  public:
-  // All but the post are borrowed.
-  // post: nothing for a job on this host alone. own: of this host.
-  FrontDesk(const AgentOptions& options, std::optional<EndpointPost> post, HostOutput& output, Hello own);
+  // All but the listener are borrowed.
+  // listener: nothing for a job on this host alone. own: of this host.
+  LocalCoordinator(const AgentOptions& options, std::optional<EndpointListener> listener, HostOutput& output,
+                   Hello own);
 
   void watch(std::vector<pollfd>& set) const override;
   Deadline wake_at() const override;
@@ -41,10 +42,10 @@ class FrontDesk : public Desk {
 
  private:
   // An agent that has connected; of another job, or one of this job's hosts.
-  struct Visitor {
+  struct Connection {
     AgentLink link;
     std::optional<Hello> hello = {};
-    int number = -1;              // of its host in the roll
+    int number = -1;              // of its host in the machine
     std::size_t shown_bytes = 0;  // of its output, not confirmed yet
     bool has_parted = false;      // it is no host of the job any more
     bool is_frozen = false;       // which was said
@@ -53,14 +54,14 @@ class FrontDesk : public Desk {
     bool waits_for_end = false;  // from outside
   };
 
-  void serve(Visitor& visitor);
-  void receive(Visitor& visitor, const AgentMessage& message);
-  void greet(Visitor& visitor, const Hello& hello);
+  void serve(Connection& connection);
+  void receive(Connection& connection, const AgentMessage& message);
+  void greet(Connection& connection, const Hello& hello);
   int port_of(const std::string& rdzv_id) const;
-  void look_if_frozen(Visitor& visitor);
+  void look_if_frozen(Connection& connection);
   void part_from_failed();
-  void part_from(Visitor& visitor);
-  bool is_alone() const { return roll_.hosts().size() == 1 && roll_.generation() < 0; }
+  void part_from(Connection& connection);
+  bool is_alone() const { return machine_.hosts().size() == 1 && machine_.generation() < 0; }
   void hear(int host, const AgentMessage& message);
   void hear_request(int host, int signal, TimePoint now);
   void dismiss(int host);
@@ -69,20 +70,20 @@ class FrontDesk : public Desk {
   void take_over(const Handover& handover);
   void look_for_hang();
   void obey();
-  void obey(const RollOrder& order);
+  void obey(const JobOrder& order);
   void try_to_start();
   void start();
   void report();
   void finish();
   void tell(int host, const AgentMessage& message);
-  void tell_seated(const AgentMessage& message);
+  void tell_slots(const AgentMessage& message);
   void announce(const std::string& line);
   void tell_of_waiting();
   void tell_event(JobEvent::Kind kind) const;
-  void answer(Visitor& visitor, const AskStatus& question);
-  void answer(Visitor& visitor, const StopJob& question);
+  void answer(Connection& connection, const AskStatus& question);
+  void answer(Connection& connection, const StopJob& question);
   void pass_on_status(int host, const HostStatus* status);
-  bool is_elsewhere(Visitor& visitor, const std::string& rdzv_id);
+  bool is_elsewhere(Connection& connection, const std::string& rdzv_id);
   void tell_monitor() const;
   void tell_monitor(int host, const RankCounts& counts) const;
   void tell_monitor(const JobHang::Result& result) const;
@@ -92,16 +93,16 @@ class FrontDesk : public Desk {
   const Hello* hello_from(int host) const;
 
   const AgentOptions& options_;
-  std::optional<EndpointPost> post_;
+  std::optional<EndpointListener> listener_;
   HostOutput& output_;
   std::string job_id_;
   Hello own_hello_;
-  Roll roll_;
+  JobMachine machine_;
   int next_number_ = 1;
-  std::list<Visitor> visitors_;
+  std::list<Connection> connections_;
   struct OtherJob {
     int port;
-    const Visitor* visitor;
+    const Connection* connection;
   };
   std::map<std::string, OtherJob> other_jobs_;  // by rdzv id
   std::set<std::string> refused_;               // who was told of already

@@ -1,4 +1,4 @@
-#include "lockstep/elastic/host_job.h"
+#include "lockstep/elastic/agent.h"
 
 #include <poll.h>
 #include <unistd.h>
@@ -13,7 +13,8 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/signal_block.h"
-#include "lockstep/elastic/desk.h"
+#include "lockstep/elastic/agent_job.h"
+#include "lockstep/elastic/coordinator.h"
 #include "lockstep/elastic/hello.h"
 #include "lockstep/elastic/host_output.h"
 #include "lockstep/elastic/host_reports.h"
@@ -35,9 +36,9 @@ constexpr Duration kSameRequestOfUser = std::chrono::seconds(1);
 constexpr Duration kLastWords = std::chrono::seconds(2);
 constexpr Duration kRestAfterStop = std::chrono::seconds(1);
 
-class HostJob : private TreeGuest {
+class Agent : private TreeGuest {
  public:
-  HostJob(const AgentOptions& options, Met met, SignalRelay& signals)
+  Agent(const AgentOptions& options, Met met, SignalRelay& signals)
       : options_(options), signals_(signals), met_(std::move(met)), request_(options) {}
 
   AgentResult run();
@@ -45,11 +46,11 @@ class HostJob : private TreeGuest {
  private:
   void on_start(const std::vector<int>& pids) override { pids_ = pids; }
   void watch(std::vector<pollfd>& set) override;
-  Deadline wake_at() const override { return met_.desk->wake_at(); }
+  Deadline wake_at() const override { return met_.coordinator->wake_at(); }
   TreeOrder serve(std::span<const pollfd> ready) override;
   bool on_signal(int signal) override;
   bool on_insist(int signal) override;
-  void on_end(const RankEnd& end) override { met_.desk->post(RankEnded{generation_, end}); }
+  void on_end(const RankEnd& end) override { met_.coordinator->post(RankEnded{generation_, end}); }
 
   void handle(const AgentMessage& message);
   void wait(Deadline limit = Deadline::never());
@@ -61,7 +62,6 @@ class HostJob : private TreeGuest {
   void run_ranks(const Attempt& attempt, bool counts);
   void tell_status();
   void tell_of_crash(const Outcome& outcome);
-  Variables environment() const;
 
   const AgentOptions& options_;
   SignalRelay& signals_;
@@ -72,37 +72,36 @@ class HostJob : private TreeGuest {
   std::deque<AgentMessage> later_;  // what came while ranks ran
   int generation_ = 0;
   int first_rank_ = 0;
-  std::vector<int> pids_;              // of the ranks that run
-  std::unique_ptr<HostWatch> watch_;   // of the attempt
-  std::optional<TimePoint> asked_at_;  // while no ranks ran
-  bool insisted_ = false;
+  std::vector<int> pids_;             // of the ranks that run
+  std::unique_ptr<HostWatch> watch_;  // of the attempt
+  bool ends_alone_ = false;           // asked twice while no ranks ran: it does not wait for the others
   std::optional<KeptOut> kept_out_;
   std::optional<Handover> meets_anew_;
   OwnRequest request_;
   std::optional<Farewell> farewell_;
 };
 
-AgentResult HostJob::run() {
+AgentResult Agent::run() {
   while (!farewell_) {
-    if (!met_.desk) return {.exit_code = request_.exit_code(), .was_asked = true};
-    met_.desk->tend();
-    met_.output->tend(*met_.desk);
+    if (!met_.coordinator) return {.exit_code = request_.exit_code(), .was_asked = true};
+    met_.coordinator->tend();
+    met_.output->tend(*met_.coordinator);
     if (!later_.empty()) {
       const AgentMessage message = std::move(later_.front());
       later_.pop_front();
       handle(message);
-    } else if (const auto message = met_.desk->take()) {
+    } else if (const auto message = met_.coordinator->take()) {
       handle(*message);
-    } else if (const std::string lost = met_.desk->lost(); !lost.empty()) {
+    } else if (const std::string lost = met_.coordinator->lost(); !lost.empty()) {
       say_on_standard_error(lost);
       return {.exit_code = kLostExitCode};
-    } else if (met_.desk->yields()) {
+    } else if (met_.coordinator->yields()) {
       meet_anew(false);
     } else if (const auto handover = std::exchange(meets_anew_, std::nullopt)) {
       meet_anew(true, *handover);
-    } else if (request_.waits_in_vain(*met_.desk)) {
+    } else if (request_.waits_in_vain(*met_.coordinator)) {
       return {.exit_code = request_.exit_code(), .was_asked = true};
-    } else if (insisted_) {
+    } else if (ends_alone_) {
       return {.exit_code = options_.stop_exit_code, .was_asked = true};
     } else {
       wait();
@@ -114,14 +113,14 @@ AgentResult HostJob::run() {
                      .job_id = job_ ? job_->id() : "",
                      .run_id = job_ ? job_->options().run_id : "",
                      .text = farewell_->text,
-                     .attempts = met_.desk->outcomes()};
+                     .attempts = met_.coordinator->outcomes()};
   if (options_.on_over) {
     met_.output->ranks().write_ready();  // a report may go to the same place
     options_.on_over(result);
   }
   if (met_.is_first) show_rest();
-  met_.output->flush(*met_.desk, Deadline::after(met_.is_first ? Duration{} : kLastWords));
-  met_.desk->close();
+  met_.output->flush(*met_.coordinator, Deadline::after(met_.is_first ? Duration{} : kLastWords));
+  met_.coordinator->close();
   if (!met_.is_first && farewell_->exit_code != 0 && !farewell_->text.empty()) {
     say_on_standard_error("the job has ended: " + farewell_->text);
   }
@@ -130,44 +129,43 @@ AgentResult HostJob::run() {
 }
 
 // As on one machine: a reader that takes its time gets everything, but whoever has asked for the end does not wait.
-void HostJob::show_rest() {
+void Agent::show_rest() {
   Deadline limit = was_asked() ? Deadline::after(kRestAfterStop) : Deadline::never();
   while (met_.output->is_pending() && !limit.expired()) {
     wait(limit);
     if (request_.is_made()) limit = std::min(limit, Deadline::after(kRestAfterStop));
-    met_.output->tend(*met_.desk);
+    met_.output->tend(*met_.coordinator);
   }
 }
 
-bool HostJob::was_asked() const {
-  const std::vector<Outcome> all = met_.desk->outcomes();
+bool Agent::was_asked() const {
+  const std::vector<Outcome> all = met_.coordinator->outcomes();
   return request_.is_made() || (!all.empty() && (all.back().stop_signal != 0 || !all.back().left.empty()));
 }
 
-void HostJob::wait(Deadline limit) {
+void Agent::wait(Deadline limit) {
   std::vector<pollfd> set{{signals_.fd(), POLLIN, 0}};
-  met_.desk->watch(set);
-  met_.output->watch_all(set, *met_.desk);
+  met_.coordinator->watch(set);
+  met_.output->watch_all(set, *met_.coordinator);
   if (kept_out_ && kept_out_->is_over()) {
     kept_out_.reset();
-    met_.desk->post(Reached{});
+    met_.coordinator->post(Reached{});
   }
   const Deadline try_at = kept_out_ ? kept_out_->wake_at() : Deadline::never();
-  const Deadline wake = std::min({limit, met_.desk->wake_at(), met_.output->wake_at(), try_at});
+  const Deadline wake = std::min({limit, met_.coordinator->wake_at(), met_.output->wake_at(), try_at});
   if (::poll(set.data(), set.size(), wake.poll_timeout_ms()) < 0 && errno != EINTR) {
     throw system_error("waiting for the other hosts", errno);
   }
   while (const int signal = signals_.take()) {
     if (signal == SIGTSTP) continue;
-    // Who insists does not wait for the others.
-    if (asked_at_ && !met_.is_first && steady_clock().now() - *asked_at_ >= kSameRequestOfUser) insisted_ = true;
-    if (asked_at_) request_.insist(signal);
-    if (!asked_at_) asked_at_ = steady_clock().now();
+    const TimePoint now = steady_clock().now();
+    const bool again = request_.is_made() && now - request_.made_at() >= kSameRequestOfUser;
+    if (request_.is_made() && request_.insist(signal) && again && !met_.is_first) ends_alone_ = true;
     on_signal(signal);
   }
 }
 
-void HostJob::handle(const AgentMessage& message) {
+void Agent::handle(const AgentMessage& message) {
   if (const auto* welcome = std::get_if<Welcome>(&message)) {
     join(*welcome);
   } else if (const auto* start = std::get_if<StartRanks>(&message)) {
@@ -185,47 +183,26 @@ void HostJob::handle(const AgentMessage& message) {
   }
 }
 
-void HostJob::meet_anew(bool listens_first, const Handover& handover) {
-  met_.desk.reset();
+void Agent::meet_anew(bool listens_first, const Handover& handover) {
+  met_.coordinator.reset();
   kept_out_.reset();
-  asked_at_.reset();
   if (auto met = request_.meet_again(signals_, listens_first, handover)) met_ = std::move(*met);
 }
 
-void HostJob::join(const Welcome& welcome) {
+void Agent::join(const Welcome& welcome) {
   // Another one than the first listens only until that comes.
   if (!met_.is_first || options_.node_rank.value_or(0) == 0) tell_of_joining();
   // The ranks of a job carry the same job id on all hosts, and hosts may share a machine: what this agent has started
   // is found by a name of its own.
   tag_ = options_.is_alone ? welcome.job_id : fmt::format("{}-{:010}", welcome.job_id, ::getpid());
-  job_.emplace(JobOptions{.ranks = options_.ranks,
-                          .max_restarts = options_.max_restarts,
-                          .run_id = options_.rdzv_id,
-                          .role = options_.role,
-                          .virtual_local_rank = options_.virtual_local_rank,
-                          .placements = options_.placements,
-                          .cgroup = options_.cgroup,
-                          .environment = environment(),
-                          .id = welcome.job_id,
-                          .token = options_.token});
+  job_.emplace(job_options(options_, welcome.job_id, tag_));
   if (options_.monitor != nullptr) options_.monitor->join(job_->id(), job_->options().run_id, met_.is_first);
   if (!options_.is_alone) return;
   met_.output->say(job_->description());
   for (const std::string& line : options_.opening) met_.output->say(line);
 }
 
-Variables HostJob::environment() const {
-  if (options_.is_alone) return options_.environment;
-  const std::string outer = outer_jobs();
-  Variables variables{
-      {"LOCKSTEP_OUTER_JOBS", fmt::format("LOCKSTEP_JOB_ID={}{}{}", tag_, outer.empty() ? "" : " ", outer)},
-      {"LOCKSTEP_RDZV_ENDPOINT", to_string(options_.endpoint)}};
-  if (!options_.local_addr.empty()) variables.emplace_back("LOCKSTEP_ADDRESS", options_.local_addr);
-  variables.insert(variables.end(), options_.environment.begin(), options_.environment.end());
-  return variables;
-}
-
-void HostJob::run_attempt(const StartRanks& start) {
+void Agent::run_attempt(const StartRanks& start) {
   generation_ = start.generation;
   first_rank_ = start.first_rank;
   try {
@@ -248,19 +225,19 @@ void HostJob::run_attempt(const StartRanks& start) {
            .first_rank = first_rank_,
            .output = met_.output->ranks(),
            .host = options_.is_alone ? "" : agent_host_name(),
-           .report = [this](HostSight sight) { post_sight(*met_.desk, generation_, std::move(sight)); }});
+           .report = [this](HostSight sight) { post_sight(*met_.coordinator, generation_, std::move(sight)); }});
     }
     run_ranks(attempt, start.wants_counts);
   } catch (const Error& error) {
-    post_failed_start(*met_.desk, start, options_.ranks, error);
+    post_failed_start(*met_.coordinator, start, options_.ranks, error);
   }
   watch_.reset();
   pids_.clear();
-  if (!met_.is_first) met_.output->flush(*met_.desk, Deadline::never());
-  met_.desk->post(HostDone{generation_, options_.master_port != 0 ? options_.master_port : free_port()});
+  if (!met_.is_first) met_.output->flush(*met_.coordinator, Deadline::never());
+  met_.coordinator->post(HostDone{generation_, options_.master_port != 0 ? options_.master_port : free_port()});
 }
 
-void HostJob::run_ranks(const Attempt& attempt, bool counts) {
+void Agent::run_ranks(const Attempt& attempt, bool counts) {
   std::vector<Command> commands;
   for (int rank = first_rank_; rank < first_rank_ + options_.ranks; ++rank) {
     commands.push_back(attempt.command(rank, options_.path, options_.argv));
@@ -278,7 +255,7 @@ void HostJob::run_ranks(const Attempt& attempt, bool counts) {
   tree.guests = {this};
   if (watch_) tree.guests.push_back(watch_.get());
   RankCensus census(attempt.recordings(), first_rank_, [this](const std::vector<RankStatus>& ranks) {
-    for (const RankStatus& rank : ranks) met_.desk->post(RankCounts{generation_, rank});
+    for (const RankStatus& rank : ranks) met_.coordinator->post(RankCounts{generation_, rank});
   });
   if (counts) tree.guests.push_back(&census);
   const Outcome outcome = run_process_tree(std::move(commands), tree);
@@ -292,29 +269,29 @@ void HostJob::run_ranks(const Attempt& attempt, bool counts) {
 }
 
 // After the report that the rank has ended: naming the places in a stack takes a while.
-void HostJob::tell_of_crash(const Outcome& outcome) {
+void Agent::tell_of_crash(const Outcome& outcome) {
   const RankEnd* first = outcome.first_failure();
   if (!watch_ || first == nullptr) return;
   const std::vector<std::string> lines = watch_->crash_stack(*first);
-  if (!lines.empty()) met_.desk->post(RankStack{generation_, first->rank, {lines.begin(), lines.end()}});
+  if (!lines.empty()) met_.coordinator->post(RankStack{generation_, first->rank, {lines.begin(), lines.end()}});
 }
 
-void HostJob::tell_status() {
+void Agent::tell_status() {
   HostStatus status{.host = agent_host_name()};
   if (options_.describe_ranks && job_) status.ranks = options_.describe_ranks(job_->id(), pids_);
-  met_.desk->post(status);
+  met_.coordinator->post(status);
 }
 
-void HostJob::watch(std::vector<pollfd>& set) {
-  met_.desk->watch(set);
-  met_.output->watch_pipes(set, *met_.desk);
+void Agent::watch(std::vector<pollfd>& set) {
+  met_.coordinator->watch(set);
+  met_.output->watch_pipes(set, *met_.coordinator);
 }
 
-TreeOrder HostJob::serve(std::span<const pollfd> /*ready*/) {
-  Desk& desk = *met_.desk;
-  desk.tend();
-  met_.output->send_lines(desk);
-  while (auto message = desk.take()) {
+TreeOrder Agent::serve(std::span<const pollfd> /*ready*/) {
+  Coordinator& coordinator = *met_.coordinator;
+  coordinator.tend();
+  met_.output->send_lines(coordinator);
+  while (auto message = coordinator.take()) {
     if (const auto* stop = std::get_if<StopRanks>(&*message)) return {TreeOrder::Kind::stop, stop->signal};
     if (std::holds_alternative<EndRanks>(*message)) return {.kind = TreeOrder::Kind::end};
     if (std::holds_alternative<KillRanks>(*message)) return {.kind = TreeOrder::Kind::kill};
@@ -329,20 +306,20 @@ TreeOrder HostJob::serve(std::span<const pollfd> /*ready*/) {
     }
   }
   // Without the first host nobody knows what the others do: what these ranks did from now on might be another history.
-  return {.kind =
-              desk.lost().empty() && !request_.waits_in_vain(desk) ? TreeOrder::Kind::go_on : TreeOrder::Kind::kill};
+  return {.kind = coordinator.lost().empty() && !request_.waits_in_vain(coordinator) ? TreeOrder::Kind::go_on
+                                                                                     : TreeOrder::Kind::kill};
 }
 
-bool HostJob::on_signal(int signal) {
-  if (signal == SIGTSTP || !met_.desk->lost().empty()) return false;
+bool Agent::on_signal(int signal) {
+  if (signal == SIGTSTP || !met_.coordinator->lost().empty()) return false;
   request_.hear(signal, steady_clock().now());
-  met_.desk->post(AskToStop{signal});
+  met_.coordinator->post(AskToStop{signal});
   return true;
 }
 
-bool HostJob::on_insist(int signal) {
-  met_.desk->post(AskToStop{signal});
-  return !request_.insist(signal) && met_.desk->lost().empty();
+bool Agent::on_insist(int signal) {
+  met_.coordinator->post(AskToStop{signal});
+  return !request_.insist(signal) && met_.coordinator->lost().empty();
 }
 
 }  // namespace
@@ -353,8 +330,8 @@ AgentResult run_agent(const AgentOptions& options, SignalRelay& signals) {
                 fmt::format("--rdzv-id has {} bytes; {} are possible", options.rdzv_id.size(), kMostRdzvIdBytes));
   }
   Met met = meet(options, signals, true);
-  if (!met.desk) return {.exit_code = options.stop_exit_code, .was_asked = true};
-  return HostJob(options, std::move(met), signals).run();
+  if (!met.coordinator) return {.exit_code = options.stop_exit_code, .was_asked = true};
+  return Agent(options, std::move(met), signals).run();
 }
 
 }  // namespace lockstep::internal

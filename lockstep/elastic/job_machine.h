@@ -1,6 +1,6 @@
-// Roll decides what becomes of a job on one or several hosts: who belongs to it, when an attempt begins and ends, and
-// what follows. events -> Roll -> orders. It is the first host's; a state machine without I/O and without a clock of
-// its own. An attempt begins when MAX hosts are there, or MIN and nobody else has come for the time of the last call.
+// JobMachine decides what becomes of a job on one or several hosts: who belongs to it, when an attempt begins and ends,
+// and what follows. events -> JobMachine -> orders. The first host has it; a state machine without I/O and clock. An
+// attempt begins when MAX hosts are there, or MIN and nobody else has come for the time of the last call.
 //   a rank fails, or all hang: the others are ended; the next attempt begins while restarts are left
 //   a rank cannot be started: the job ends, as after the attempt before
 //   a host is lost: the others are ended; the next attempt begins without it, if MIN are there: that is no restart,
@@ -21,17 +21,16 @@
 #include "lockstep/base/deadline.h"
 #include "lockstep/elastic/agent_message.h"
 #include "lockstep/elastic/handover.h"
-#include "lockstep/elastic/roll_order.h"
-#include "lockstep/elastic/roster.h"
+#include "lockstep/elastic/job_order.h"
+#include "lockstep/elastic/membership.h"
 #include "lockstep/launch/outcome.h"
 
 namespace lockstep::internal {
 
-class Roll {
+class JobMachine {
  public:
   static constexpr int kNobodyCame = 3;  // the exit code
-
-  Roll(const RollOptions& options, TimePoint now);
+  JobMachine(const JobMachineOptions& options, TimePoint now);
 
   // A host has come. The answer if it cannot belong to the job.
   std::optional<Refused> arrive(const HostEntry& host, TimePoint now);
@@ -48,23 +47,22 @@ class Roll {
   void ask_to_stop(int host, int signal, TimePoint now);
   // The host is to leave; asked again, its ranks are killed. REQUIRES: is_elastic().
   void leave(int host, TimePoint now);
-  void reach(int host, TimePoint now);  // the other one again, by a host that is kept out
-  // The attempt that was to begin cannot: the job is over.
-  void abandon(int exit_code, const std::string& why);
+  void reach(int host, TimePoint now);                  // the other one again, by a host that is kept out
+  void abandon(int exit_code, const std::string& why);  // the attempt that was to begin cannot
   // What is due. REQUIRES: each order is obeyed before the next call.
-  std::vector<RollOrder> take_orders(TimePoint now);
+  std::vector<JobOrder> take_orders(TimePoint now);
   Deadline wake_at() const;
 
   const std::vector<HostEntry>& hosts() const { return hosts_; }
   const HostEntry* find(int host) const;
   bool is_elastic() const { return options_.least < options_.most; }
   bool insisted() const { return insisted_; }
-  const std::vector<Seat>& seats() const { return seats_; }  // of the attempt
+  const std::vector<Slot>& slots() const { return slots_; }  // of the attempt
   int generation() const { return generation_; }
   int restarts() const { return restarts_; }
   const Outcome& outcome() const { return outcome_; }  // of the last attempt, without lost hosts' ranks
   bool failed_first() const { return failed_first_; }  // a rank by itself, before any host was lost
-  bool was_seated(int host) const;                     // in any attempt
+  bool had_slot(int host) const;                       // in any attempt
   const JobResult& result() const { return result_; }
   bool over() const { return phase_ == Phase::over; }
   const std::vector<int>& busy() const { return busy_; }  // hosts whose ranks run
@@ -78,34 +76,31 @@ class Roll {
   enum class Reason { none, failure, loss, newcomer, leaving, stop };
 
   HostEntry* entry(int host);
-  bool is_seated(int host) const;
+  bool has_slot(int host) const;
   int available() const;
   bool is_asked() const { return !asks_at_.empty(); }  // to stop
   void end_because(Reason reason, std::optional<TimePoint> at);
   void take_in(TimePoint now);
   void remove(int host);
   void note_loss(const LostHost& lost, TimePoint now);
-  void conclude(TimePoint now, std::vector<RollOrder>& orders);
+  void conclude(TimePoint now, std::vector<JobOrder>& orders);
   bool take_restart();
-  bool has_started() const;
-  bool goes_on_after_failure(std::vector<RollOrder>& orders);
-  bool goes_on_after_loss(std::vector<RollOrder>& orders);
-  void part_separated(TimePoint now, std::vector<RollOrder>& orders);
-  template <class Which>
-  void dismiss_leaving(std::vector<RollOrder>& orders, const Which& which);
-  void all_leave_or_dismiss(std::vector<RollOrder>& orders);
-  void finish(int exit_code, std::string text, std::vector<RollOrder>& orders);
+  bool goes_on_after_failure(std::vector<JobOrder>& orders);
+  bool goes_on_after_loss(std::vector<JobOrder>& orders);
+  void part_separated(TimePoint now, std::vector<JobOrder>& orders);
+  void dismiss_leaving(std::vector<JobOrder>& orders);
+  void all_leave_or_dismiss(std::vector<JobOrder>& orders);
+  void finish(int exit_code, std::string text, std::vector<JobOrder>& orders);
   void gather_again(TimePoint now);
   std::optional<TimePoint> begins_at() const;
   void begin();
   TimePoint stops_at() const;
-  Duration moment_after_failure() const;
 
-  const RollOptions options_;
+  const JobMachineOptions options_;
   Phase phase_ = Phase::gathering;
   Reason reason_ = Reason::none;
   std::vector<HostEntry> hosts_;
-  std::vector<Seat> seats_;
+  std::vector<Slot> slots_;
   std::vector<int> busy_;
   int generation_ = -1;
   int restarts_ = 0;
@@ -127,7 +122,7 @@ class Roll {
   std::vector<int> to_kill_;                    // hosts that were asked twice
   std::map<std::string, TimePoint> last_lost_;  // by a host's name
   std::string lost_again_;                      // a host, in this attempt
-  std::set<int> seated_;                        // hosts that had a place in any attempt
+  std::set<int> had_slot_;                      // hosts that had a place in any attempt
   Outcome outcome_;
   JobResult result_;
 };

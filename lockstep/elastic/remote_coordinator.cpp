@@ -1,4 +1,4 @@
-#include "lockstep/elastic/remote_desk.h"
+#include "lockstep/elastic/remote_coordinator.h"
 
 #include <algorithm>
 
@@ -7,12 +7,12 @@
 
 namespace lockstep::internal {
 
-void RemoteDesk::post(const AgentMessage& message) {
+void RemoteCoordinator::post(const AgentMessage& message) {
   if (const auto* output = std::get_if<Output>(&message)) untaken_ += output->lines.size();
   link_.send(message);
 }
 
-void RemoteDesk::tend() {
+void RemoteCoordinator::tend() {
   link_.tend();
   while (auto message = link_.take()) {
     // The first host knows link-local addresses by its own interface's name.
@@ -28,14 +28,14 @@ void RemoteDesk::tend() {
   }
 }
 
-std::optional<AgentMessage> RemoteDesk::take() {
+std::optional<AgentMessage> RemoteCoordinator::take() {
   if (inbox_.empty()) return std::nullopt;
   AgentMessage message = std::move(inbox_.front());
   inbox_.pop_front();
   return message;
 }
 
-std::string RemoteDesk::lost() const {
+std::string RemoteCoordinator::lost() const {
   if (!link_.failed()) return {};
   return fmt::format("the first host {} ({}) is lost: {}", first_, link_.peer_address(), link_.why());
 }

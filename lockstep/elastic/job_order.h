@@ -1,4 +1,4 @@
-// What a Roll is told at its beginning, and what it tells: its orders and the job's result. Values.
+// What a JobMachine is told at its beginning, and what it tells: its orders and the job's result. Values.
 #pragma once
 
 #include <chrono>
@@ -9,7 +9,7 @@
 
 namespace lockstep::internal {
 
-struct RollOptions {
+struct JobMachineOptions {
   int least = 1;  // hosts
   int most = 1;
   int max_restarts = 0;
@@ -20,9 +20,9 @@ struct RollOptions {
 };
 
 // What the first host is to do.
-struct RollOrder {
+struct JobOrder {
   enum class Kind {
-    start,     // the attempt begins on the hosts of `seats`
+    start,     // the attempt begins on the hosts of `slots`
     stop,      // a request, with `signal`
     end,       // as after a failure
     kill,      // the ranks of `host`, or all

@@ -1,5 +1,5 @@
-// A Desk is what the part of an agent that runs its host's ranks has of the first host: the front desk itself, in the
-// first host's agent, or a link to it. Used by one thread, in its poll loop; never blocks for long.
+// A Coordinator is what the part of an agent that runs its host's ranks has of the first host: the front coordinator
+// itself, in the first host's agent, or a link to it. Used by one thread, in its poll loop; never blocks for long.
 #pragma once
 
 #include <poll.h>
@@ -14,9 +14,9 @@
 
 namespace lockstep::internal {
 
-class Desk {
+class Coordinator {
  public:
-  virtual ~Desk() = default;
+  virtual ~Coordinator() = default;
 
   virtual void watch(std::vector<pollfd>& set) const = 0;
   virtual Deadline wake_at() const = 0;

@@ -61,15 +61,18 @@ void JobHang::hear(Host& host, const std::string& name, const RankStands& stands
 HangSight JobHang::see(const std::vector<int>& hosts, TimePoint now, TimePoint& last_event) const {
   HangSight sight{.now = now};
   last_event = {};
+  bool is_still = true;
   for (const int number : hosts) {
     const auto host = hosts_.find(number);
-    if (host == hosts_.end() || !host->second.is_still || now - host->second.heard_at > kFresh) {
-      last_event = {};  // whoever moves says so once it is still again
+    if (host == hosts_.end() || (host->second.is_still && now - host->second.heard_at > kFresh)) {
+      last_event = {};
       return {.now = now};
     }
     last_event = std::max(last_event, host->second.last_event);
+    is_still = is_still && host->second.is_still;
     sight.ranks.insert(sight.ranks.end(), host->second.ranks.begin(), host->second.ranks.end());
   }
+  if (!is_still) return {.now = now};
   std::ranges::sort(sight.ranks, {}, [](const RankSight& rank) { return rank.place.rank; });
   sight.blockage = find_blockage(places_of(sight.ranks), world_size_);
   return sight;

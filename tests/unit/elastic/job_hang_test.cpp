@@ -31,6 +31,14 @@ class Job {
     return {{}, now_ - still_since_};
   }
   void move() { still_since_ = now_; }
+  // A host that was still moves, which it says once.
+  void move_and_say() {
+    move();
+    tell(0, FlightState::running, 5);
+    tell(1, FlightState::done, 4);
+    hang_.look({0, 1}, now_ += 2s);
+  }
+  bool has_told() const { return hang_.has_told(); }
   void fall_silent() { reports_ = false; }
   void compute() { computes_ = true; }
   void other_generation() { generation_ = kGeneration - 1; }
@@ -78,6 +86,15 @@ TEST_CASE("hosts that do not move are told of together, and the job is ended at 
   CHECK(end_after == 100s);
   CHECK(end.blamed == 1);
   CHECK(end.verdict == "nothing moved for 100 s: rank 0 waits in barrier #4 (group world) for rank 1");
+}
+
+TEST_CASE("a job that moves again does not hang any more") {
+  Job job({});
+  CHECK_FALSE(job.next().first.why.empty());
+  CHECK(job.has_told());
+  job.move_and_say();
+  CHECK_FALSE(job.has_told());
+  CHECK_FALSE(job.next().first.why.empty());
 }
 
 TEST_CASE("a job does not hang while a host moves, is silent, or speaks of another attempt") {

@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdint>
+#include <csignal>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -118,8 +118,12 @@ AgentResult Agent::run() {
     met_.output->ranks().write_ready();  // a report may go to the same place
     options_.on_over(result);
   }
-  if (met_.is_first) show_rest();
-  met_.output->flush(*met_.coordinator, Deadline::after(met_.is_first ? Duration{} : kLastWords));
+  if (met_.is_first) {
+    show_rest();
+    met_.output->ranks().close();
+  } else {
+    met_.output->flush(*met_.coordinator, Deadline::after(kLastWords));
+  }
   met_.coordinator->close();
   if (!met_.is_first && farewell_->exit_code != 0 && !farewell_->text.empty()) {
     say_on_standard_error("the job has ended: " + farewell_->text);
@@ -128,7 +132,7 @@ AgentResult Agent::run() {
   return result;
 }
 
-// As on one machine: a reader that takes its time gets everything, but whoever has asked for the end does not wait.
+// A reader that takes its time gets everything, but whoever has asked for the end does not wait.
 void Agent::show_rest() {
   Deadline limit = was_asked() ? Deadline::after(kRestAfterStop) : Deadline::never();
   while (met_.output->is_pending() && !limit.expired()) {
@@ -157,7 +161,10 @@ void Agent::wait(Deadline limit) {
     throw system_error("waiting for the other hosts", errno);
   }
   while (const int signal = signals_.take()) {
-    if (signal == SIGTSTP) continue;
+    if (signal == SIGTSTP) {
+      ::kill(::getpid(), SIGSTOP);
+      continue;
+    }
     const TimePoint now = steady_clock().now();
     const bool again = request_.is_made() && now - request_.made_at() >= kSameRequestOfUser;
     if (request_.is_made() && request_.insist(signal) && again && !met_.is_first) ends_alone_ = true;

@@ -90,10 +90,6 @@ void HostOutput::tend(Coordinator& coordinator) {
 }
 
 void HostOutput::flush(Coordinator& coordinator, Deadline deadline) {
-  if (!has_pipes()) {
-    output_->flush(deadline);
-    return;
-  }
   while (!deadline.expired() && coordinator.lost().empty()) {
     std::vector<pollfd> set;
     watch_all(set, coordinator);

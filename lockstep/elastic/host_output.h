@@ -40,7 +40,7 @@ class HostOutput {
   Deadline wake_at() const { return output_->wake_at(); }
   void tend(Coordinator& coordinator);
 
-  // All ranks have ended: passes on what they have printed, until the deadline at most.
+  // All ranks have ended: passes on what they have printed, until the deadline at most. REQUIRES: Way::sent
   void flush(Coordinator& coordinator, Deadline deadline);
 
  private:

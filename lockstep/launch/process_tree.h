@@ -21,7 +21,7 @@ namespace lockstep::internal {
 // Who writes what ranks have printed and a slow reader has not taken yet.
 enum class Backlog {
   of_tree,    // it returns once all is written; 1 s after the ranks have ended if they were asked to stop
-  of_caller,  // RankOutput::flush(), later
+  of_caller,  // later
 };
 
 // Who becomes the parent of a process whose parent has ended: see orphans.h.

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <csignal>
 #include <cstring>
 #include <filesystem>
 #include <optional>
@@ -24,7 +23,6 @@ namespace {
 
 constexpr int kProgressRank = 0;
 constexpr std::size_t kMostJsonBytes = std::size_t{96} << 10;
-constexpr Duration kAfterSignal = std::chrono::seconds(1);
 
 // Within a character of UTF-8.
 bool is_continued(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) == 0x80; }
@@ -257,46 +255,22 @@ Deadline RankOutput::wake_at() const {
   return standard_error_ ? std::min(wake, standard_error_->wake_at()) : wake;
 }
 
-// At the deadline, what the reader takes without a wait. Whether a signal to stop came.
-bool RankOutput::write_all(OutputSink& target, Deadline& deadline, SignalRelay* signals) {
-  bool was_asked = false;
-  while (target.pending()) {
-    pollfd set[] = {{target.fd(), POLLOUT, 0}, {signals == nullptr ? -1 : signals->fd(), POLLIN, 0}};
-    const bool is_last = deadline.expired();
-    ::poll(set, std::size(set), deadline.poll_timeout_ms());
-    if (set[0].revents != 0) {
-      target.write_some();
-    } else if (is_last) {
-      break;
-    }
-    if (set[1].revents == 0) continue;
-    while (const int signal = signals->take()) {
-      if (signal == SIGTSTP) {
-        ::kill(::getpid(), SIGSTOP);
-      } else {
-        deadline = std::min(deadline, Deadline::after(kAfterSignal));
-        was_asked = true;
-      }
-    }
-  }
-  return was_asked;
-}
-
 void RankOutput::write_ready() {
-  Deadline now = Deadline::after({});
-  write_all(standard_output_, now, nullptr);
-  write_all(sink(RankStream::standard_error), now, nullptr);
+  for (OutputSink* target : {&standard_output_, &sink(RankStream::standard_error)}) {
+    pollfd ready{target->fd(), POLLOUT, 0};
+    while (target->pending() && ::poll(&ready, 1, 0) > 0) target->write_some();
+  }
 }
 
-bool RankOutput::flush(Deadline deadline, SignalRelay* signals) {
-  const bool was_asked = write_all(standard_output_, deadline, signals);
+void RankOutput::close() {
+  write_ready();
   standard_output_.give_up();
   tend();
   if (const std::uint64_t lost = standard_output_.lost_lines(); lost > 0) {
     say(fmt::format("{} line{} of standard output {} lost", lost, lost == 1 ? "" : "s", lost == 1 ? "was" : "were"),
         LogLevel::warning);
   }
-  return write_all(sink(RankStream::standard_error), deadline, signals) || was_asked;
+  write_ready();
 }
 
 void RankOutput::say(std::string_view line, LogLevel level) {

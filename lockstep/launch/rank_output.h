@@ -1,7 +1,7 @@
 // RankOutput merges what the ranks print: whole lines, each with its rank in front, onto the launcher's standard output
 // and error; optionally also byte for byte into a file per rank and stream. Keeps each rank's last lines of standard
-// error for the report. If LOCKSTEP_LOG_FORMAT says json, each line becomes an object. Not thread-safe; only flush()
-// blocks on a reader (log files are written directly).
+// error for the report. If LOCKSTEP_LOG_FORMAT says json, each line becomes an object. Not thread-safe;
+// never blocks on a reader (log files are written directly).
 #pragma once
 
 #include <array>
@@ -17,7 +17,6 @@
 #include "lockstep/launch/error_text.h"
 #include "lockstep/launch/line_splitter.h"
 #include "lockstep/launch/output_sink.h"
-#include "lockstep/launch/signal_relay.h"
 
 namespace lockstep::internal {
 
@@ -65,10 +64,8 @@ class RankOutput {
   Deadline wake_at() const;
   // Writes what the readers take now. Never blocks.
   void write_ready();
-  // The job is over. Writes what is queued, and reports what was lost; returns when all is written, the reader has
-  // gone, or the deadline passes: 1 s after a signal to stop at the latest, if there is a relay. Whether such a signal
-  // came. Never throws timeout.
-  bool flush(Deadline deadline, SignalRelay* signals = nullptr);
+  // The job is over. Writes what the readers take now, drops the rest, and reports what was lost. Never blocks.
+  void close();
   // A line of the launcher's own, on standard error: see launcher_line().
   void say(std::string_view line, LogLevel level = LogLevel::info);
 
@@ -97,7 +94,6 @@ class RankOutput {
   void duplicate(RankStream stream, int rank, std::string_view line);
   void write_log(UniqueFd& log, std::string_view bytes);
   void show_progress(Rank& rank, RankStream stream);
-  bool write_all(OutputSink& target, Deadline& deadline, SignalRelay* signals);
 
   const RankOutputOptions options_;
   const PrefixMode prefix_;

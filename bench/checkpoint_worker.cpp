@@ -17,10 +17,10 @@
 #include <memory>
 #include <string>
 
-#include "lockstep/checkpoint/async_saver.h"
-#include "lockstep/checkpoint/save.h"
-#include "lockstep/ddp/distributed_data_parallel.h"
-#include "lockstep/group/world.h"
+#include "lockstep/comm/group/world.h"
+#include "lockstep/train/checkpoint/async_saver.h"
+#include "lockstep/train/checkpoint/save.h"
+#include "lockstep/train/ddp/distributed_data_parallel.h"
 
 namespace {
 

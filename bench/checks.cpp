@@ -16,9 +16,9 @@
 
 #include "bench/summary.h"
 #include "lockstep/base/format.h"
+#include "lockstep/base/observe/flight_recorder.h"
 #include "lockstep/base/tsc_clock.h"
-#include "lockstep/collective/arena_engine.h"
-#include "lockstep/observe/flight_recorder.h"
+#include "lockstep/comm/collective/arena_engine.h"
 
 namespace {
 

@@ -19,8 +19,8 @@
 #include "bench/serve.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
-#include "lockstep/group/world.h"
-#include "lockstep/launch/spawn.h"
+#include "lockstep/comm/group/world.h"
+#include "lockstep/job/launch/spawn.h"
 
 namespace {
 

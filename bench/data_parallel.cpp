@@ -18,10 +18,10 @@
 #include <vector>
 
 #include "examples/models/mlp.h"
-#include "lockstep/ddp/distributed_data_parallel.h"
-#include "lockstep/group/world.h"
-#include "lockstep/launch/spawn.h"
-#include "lockstep/parallel/data_parallel.h"
+#include "lockstep/comm/group/world.h"
+#include "lockstep/job/launch/spawn.h"
+#include "lockstep/train/ddp/distributed_data_parallel.h"
+#include "lockstep/train/parallel/data_parallel.h"
 
 namespace {
 

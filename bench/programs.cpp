@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "lockstep/launch/program_path.h"
+#include "lockstep/job/launch/program_path.h"
 
 namespace bench {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/group/process_group.h"
+#include "lockstep/comm/group/process_group.h"
 
 namespace bench {
 

@@ -23,7 +23,7 @@ import threading
 import time
 from pathlib import Path
 
-HEADER = Path(__file__).parent.parent / "lockstep/net/handshake.h"
+HEADER = Path(__file__).parent.parent / "lockstep/comm/net/handshake.h"
 VERSION = int(re.search(r"kProtocolVersion = (\d+);", HEADER.read_text(encoding="utf-8"))[1])
 HELLO = b"\xd5LSTEP\r\n" + VERSION.to_bytes(2, "little") + b"\x01\x00"
 

@@ -24,9 +24,9 @@
 #include "examples/models/mlp.h"
 #include "examples/models/resnet18.h"
 #include "lockstep/base/error.h"
-#include "lockstep/ddp/distributed_data_parallel.h"
-#include "lockstep/group/world.h"
-#include "lockstep/launch/spawn.h"
+#include "lockstep/comm/group/world.h"
+#include "lockstep/job/launch/spawn.h"
+#include "lockstep/train/ddp/distributed_data_parallel.h"
 
 namespace {
 

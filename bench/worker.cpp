@@ -13,7 +13,7 @@
 #include "bench/programs.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
-#include "lockstep/launch/local_job.h"
+#include "lockstep/job/launch/local_job.h"
 
 extern char** environ;
 

@@ -10,7 +10,7 @@
 
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/unique_fd.h"
-#include "lockstep/launch/child_process.h"
+#include "lockstep/job/launch/child_process.h"
 
 namespace bench {
 

@@ -53,7 +53,8 @@ endforeach()
 
 foreach(library IN LISTS libraries)
   get_target_property(folder ${library} SOURCE_DIR)  # a folder may have two libraries: with and without torch
-  install(DIRECTORY ${folder} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/lockstep
+  file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${folder})
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/${folder}/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/${folder}
           FILES_MATCHING PATTERN "*.h" PATTERN "base/format.h" EXCLUDE PATTERN "*_internal.h" EXCLUDE)
 endforeach()
 if(LOCKSTEP_TORCH AND EXISTS ${PROJECT_SOURCE_DIR}/lockstep/lockstep.h)

@@ -4,7 +4,7 @@
 #include <CLI/CLI.hpp>
 #include <string>
 
-#include "lockstep/checkpoint/retention.h"
+#include "lockstep/train/checkpoint/retention.h"
 
 namespace lockstep::tools {
 

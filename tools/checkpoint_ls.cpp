@@ -5,9 +5,9 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
-#include "lockstep/checkpoint/set_directory.h"
-#include "lockstep/inspect/finding.h"
-#include "lockstep/inspect/job_table.h"
+#include "lockstep/job/inspect/finding.h"
+#include "lockstep/job/inspect/job_table.h"
+#include "lockstep/train/checkpoint/set_directory.h"
 #include "tools/checkpoint_command.h"
 #include "tools/checkpoint_places.h"
 #include "tools/standard_output.h"

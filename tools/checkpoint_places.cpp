@@ -6,8 +6,8 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
-#include "lockstep/checkpoint/set_directory.h"
-#include "lockstep/checkpoint/step_files.h"
+#include "lockstep/train/checkpoint/set_directory.h"
+#include "lockstep/train/checkpoint/step_files.h"
 #include "tools/standard_output.h"
 
 namespace lockstep::tools {

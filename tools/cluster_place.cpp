@@ -10,7 +10,7 @@
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/machine.h"
-#include "lockstep/rendezvous/launch_place.h"
+#include "lockstep/comm/rendezvous/launch_place.h"
 
 namespace lockstep::tools {
 namespace {

@@ -18,8 +18,8 @@
 #include "lockstep/base/format.h"
 #include "lockstep/base/pipe.h"
 #include "lockstep/base/unique_fd.h"
-#include "lockstep/inspect/compare_hosts.h"
-#include "lockstep/launch/child_process.h"
+#include "lockstep/job/inspect/compare_hosts.h"
+#include "lockstep/job/launch/child_process.h"
 #include "tools/run_over_ssh.h"
 #include "tools/standard_output.h"
 

@@ -1,7 +1,7 @@
 // `lockstep doctor --hosts a,b`: the checks of each host, and what differs between them.
 #pragma once
 
-#include "lockstep/inspect/finding.h"
+#include "lockstep/job/inspect/finding.h"
 #include "tools/doctor_command.h"
 
 namespace lockstep::tools {

@@ -7,8 +7,8 @@
 
 #include "lockstep/base/format.h"
 #include "lockstep/base/machine.h"
-#include "lockstep/launch/shell_quoted.h"
-#include "lockstep/launch/ssh_hosts.h"
+#include "lockstep/job/launch/shell_quoted.h"
+#include "lockstep/job/launch/ssh_hosts.h"
 
 namespace lockstep::tools {
 namespace {

@@ -9,12 +9,12 @@
 #include "lockstep/base/file_io.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/machine.h"
-#include "lockstep/checkpoint/set_directory.h"
 #include "lockstep/formats/distributed_checkpoint.h"
 #include "lockstep/formats/file_kind.h"
 #include "lockstep/formats/pickle_text.h"
 #include "lockstep/formats/sharded_safetensors.h"
 #include "lockstep/formats/torch_file.h"
+#include "lockstep/train/checkpoint/set_directory.h"
 #include "tools/checkpoint_places.h"
 
 namespace lockstep::tools {

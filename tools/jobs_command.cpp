@@ -11,9 +11,9 @@
 
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/error.h"
-#include "lockstep/inspect/job_table.h"
-#include "lockstep/launch/launcher_line.h"
-#include "lockstep/launch/signal_relay.h"
+#include "lockstep/job/inspect/job_table.h"
+#include "lockstep/job/launch/launcher_line.h"
+#include "lockstep/job/launch/signal_relay.h"
 #include "tools/jobs_of_hosts.h"
 #include "tools/seconds_range.h"
 #include "tools/standard_output.h"

@@ -9,9 +9,9 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/unique_fd.h"
-#include "lockstep/elastic/meeting_point.h"
-#include "lockstep/inspect/job_table.h"
-#include "lockstep/launch/launcher_line.h"
+#include "lockstep/job/elastic/meeting_point.h"
+#include "lockstep/job/inspect/job_table.h"
+#include "lockstep/job/launch/launcher_line.h"
 
 namespace lockstep::tools {
 namespace {

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/elastic/outside.h"
-#include "lockstep/inspect/job_list.h"
+#include "lockstep/job/elastic/outside.h"
+#include "lockstep/job/inspect/job_list.h"
 
 namespace lockstep::tools {
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "lockstep/base/nearest_name.h"
-#include "lockstep/launch/remote_order.h"
+#include "lockstep/job/launch/remote_order.h"
 #include "tools/checkpoint_command.h"
 #include "tools/doctor_command.h"
 #include "tools/jobs_command.h"

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "lockstep/base/format.h"
-#include "lockstep/inspect/finding.h"
+#include "lockstep/job/inspect/finding.h"
 
 namespace lockstep::tools {
 

@@ -8,7 +8,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
-#include "lockstep/launch/report_file.h"
+#include "lockstep/job/launch/report_file.h"
 #include "tools/checkpoint_places.h"
 #include "tools/report/csv.h"
 #include "tools/report/event_file.h"

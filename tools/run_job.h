@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "lockstep/launch/rank_cgroups.h"
+#include "lockstep/job/launch/rank_cgroups.h"
 #include "tools/run_options.h"
 
 namespace lockstep::tools {

@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/launch/outcome.h"
-#include "lockstep/launch/rank_limits.h"
-#include "lockstep/launch/rank_output.h"
+#include "lockstep/job/launch/outcome.h"
+#include "lockstep/job/launch/rank_limits.h"
+#include "lockstep/job/launch/rank_output.h"
 #include "tools/metrics/job_metrics.h"
 
 namespace lockstep::tools {

@@ -16,12 +16,12 @@
 #include "lockstep/base/environment.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/machine.h"
-#include "lockstep/launch/outcome.h"
-#include "lockstep/launch/program_path.h"
-#include "lockstep/launch/remote_host.h"
-#include "lockstep/launch/signal_relay.h"
-#include "lockstep/launch/ssh_hosts.h"
-#include "lockstep/rendezvous/launchers.h"
+#include "lockstep/comm/rendezvous/launchers.h"
+#include "lockstep/job/launch/outcome.h"
+#include "lockstep/job/launch/program_path.h"
+#include "lockstep/job/launch/remote_host.h"
+#include "lockstep/job/launch/signal_relay.h"
+#include "lockstep/job/launch/ssh_hosts.h"
 #include "tools/run_arguments.h"
 
 namespace lockstep::tools {

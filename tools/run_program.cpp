@@ -2,8 +2,8 @@
 
 #include "lockstep/base/environment.h"
 #include "lockstep/base/format.h"
-#include "lockstep/launch/outcome.h"
-#include "lockstep/launch/signal_relay.h"
+#include "lockstep/job/launch/outcome.h"
+#include "lockstep/job/launch/signal_relay.h"
 
 namespace lockstep::tools {
 namespace {

@@ -8,11 +8,11 @@
 
 #include "lockstep/base/environment.h"
 #include "lockstep/base/format.h"
-#include "lockstep/launch/cores.h"
-#include "lockstep/launch/gpus.h"
-#include "lockstep/launch/outcome.h"
-#include "lockstep/launch/placement.h"
-#include "lockstep/launch/rank_limits.h"
+#include "lockstep/job/launch/cores.h"
+#include "lockstep/job/launch/gpus.h"
+#include "lockstep/job/launch/outcome.h"
+#include "lockstep/job/launch/placement.h"
+#include "lockstep/job/launch/rank_limits.h"
 
 namespace lockstep::tools {
 namespace {

@@ -7,12 +7,12 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
-#include "lockstep/launch/recordings_folder.h"
-#include "lockstep/launch/report_file.h"
-#include "lockstep/launch/shell_quoted.h"
-#include "lockstep/observe/chrome_trace.h"
-#include "lockstep/observe/flight_file.h"
-#include "lockstep/observe/flight_report.h"
+#include "lockstep/base/observe/chrome_trace.h"
+#include "lockstep/base/observe/flight_file.h"
+#include "lockstep/base/observe/flight_report.h"
+#include "lockstep/job/launch/recordings_folder.h"
+#include "lockstep/job/launch/report_file.h"
+#include "lockstep/job/launch/shell_quoted.h"
 #include "tools/standard_output.h"
 
 namespace lockstep::tools {

@@ -46,14 +46,14 @@ def _without_namespaces(code):
 
 def public_headers():
     """The headers that declare names of the API, and sync_batch_norm.h, which a program includes by itself."""
-    chosen = {path for path in all_headers() if _is_public(read(path))} | {"lockstep/nn/sync_batch_norm.h"}
+    chosen = {path for path in all_headers() if _is_public(read(path))} | {"lockstep/train/nn/sync_batch_norm.h"}
     return sorted(chosen)
 
 
 def folders():
     """The library's folders in the order of their dependencies."""
     text = read("lockstep/CMakeLists.txt")
-    return re.findall(r"[a-z_]+", " ".join(re.findall(r"(?:set\(folders|APPEND folders) ([^)]*)\)", text)))
+    return re.findall(r"[a-z_/]+", " ".join(re.findall(r"(?:set\(folders|APPEND folders) ([^)]*)\)", text)))
 
 
 def _escaped(text):

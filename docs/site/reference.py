@@ -156,7 +156,7 @@ def is_documented(name, text):
 
 
 def page_of(path):
-    """lockstep/group/world.h -> reference/group/world"""
+    """lockstep/comm/group/world.h -> reference/comm/group/world"""
     return "reference/" + path.removeprefix("lockstep/").removesuffix(".h")
 
 
@@ -164,21 +164,27 @@ def _title(text, underline):
     return f"{text}\n{underline * len(text)}\n\n"
 
 
+def _folder_of(path):
+    """lockstep/train/ddp/hooks/comm_hook.h -> train/ddp"""
+    holding = [folder for folder in headers.folders() if path.startswith(f"lockstep/{folder}/")]
+    return max(holding, key=len)
+
+
 def pages(texts):
     """The reference's pages, by their places. texts: of the headers as Doxygen reads them, by path."""
     by_folder, made = {}, {}
     for path, text in texts.items():
-        by_folder.setdefault(path.split("/")[1], []).append(path)
+        by_folder.setdefault(_folder_of(path), []).append(path)
         # Sphinx reads a page again if the page has changed; it does not look at what Breathe reads.
         digest = hashlib.sha256(text.encode()).hexdigest()
         made[page_of(path) + ".rst"] = _title(path, "=") + f".. {digest}\n\n.. doxygenfile:: {path}\n"
     folders = [folder for folder in headers.folders() if folder in by_folder]
     for folder in folders:
-        entries = "".join(f"   {page_of(path).removeprefix('reference/')}\n" for path in by_folder[folder])
+        entries = "".join(f"   /{page_of(path)}\n" for path in by_folder[folder])
         made[f"reference/{folder}.rst"] = _title(folder, "=") + ".. toctree::\n   :maxdepth: 1\n\n" + entries
     text = _title("Reference", "=")
     text += "Every name of namespace ``lockstep``, by the header that declares it. ``lockstep/lockstep.h`` includes\n"
-    text += "all of them but ``lockstep/nn/sync_batch_norm.h``. Folders stand in the order of their dependencies.\n\n"
+    text += "all of them but ``lockstep/train/nn/sync_batch_norm.h``. Folders are in the order of dependencies.\n\n"
     text += ".. toctree::\n   :maxdepth: 2\n\n" + "".join(f"   {folder}\n" for folder in folders)
     made["reference/index.rst"] = text
     return made

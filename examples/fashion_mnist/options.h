@@ -6,8 +6,8 @@
 #include <optional>
 #include <string>
 
-#include "lockstep/data/fashion_mnist.h"
-#include "lockstep/group/world.h"
+#include "lockstep/comm/group/world.h"
+#include "lockstep/train/data/fashion_mnist.h"
 
 namespace CLI {
 class App;

@@ -9,9 +9,9 @@
 
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
-#include "lockstep/group/connect.h"
-#include "lockstep/rendezvous/rendezvous.h"
-#include "lockstep/store/prefix_store.h"
+#include "lockstep/comm/group/connect.h"
+#include "lockstep/comm/rendezvous/rendezvous.h"
+#include "lockstep/comm/store/prefix_store.h"
 #include "round.h"
 #include "store.h"
 

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/group/process_group.h"
+#include "lockstep/comm/group/process_group.h"
 #include "work.h"
 
 namespace lockstep::python {

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/group/derived.h"
+#include "lockstep/comm/group/derived.h"
 
 namespace lockstep::python {
 namespace {

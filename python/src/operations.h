@@ -8,7 +8,7 @@
 
 #include <vector>
 
-#include "lockstep/group/process_group.h"
+#include "lockstep/comm/group/process_group.h"
 #include "work.h"
 
 namespace lockstep::python {

@@ -8,10 +8,10 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
-#include "lockstep/health/posted_errors.h"
-#include "lockstep/net/wire.h"
-#include "lockstep/rendezvous/registration_record.h"
-#include "lockstep/store/store_text.h"
+#include "lockstep/comm/health/posted_errors.h"
+#include "lockstep/comm/net/wire.h"
+#include "lockstep/comm/rendezvous/registration_record.h"
+#include "lockstep/comm/store/store_text.h"
 
 namespace lockstep::python {
 

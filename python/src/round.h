@@ -8,8 +8,8 @@
 #include <string>
 
 #include "lockstep/base/deadline.h"
-#include "lockstep/net/token.h"
-#include "lockstep/store/store.h"
+#include "lockstep/comm/net/token.h"
+#include "lockstep/comm/store/store.h"
 
 namespace lockstep::python {
 

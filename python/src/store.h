@@ -8,7 +8,7 @@
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "lockstep/store/store.h"
+#include "lockstep/comm/store/store.h"
 
 namespace lockstep::python {
 

@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/group/work.h"
+#include "lockstep/comm/group/work.h"
 
 namespace lockstep::python {
 

@@ -61,7 +61,7 @@ class Site(unittest.TestCase):
             self.assertIsNone(found, path)
 
     def test_a_link_to_a_header_leads_to_its_page(self):
-        self.assertIn('href="../reference/ddp/options.html"', read("docs", "DDP.html"))
+        self.assertIn('href="../reference/train/ddp/options.html"', read("docs", "DDP.html"))
 
 
 class Comments(unittest.TestCase):
@@ -69,7 +69,7 @@ class Comments(unittest.TestCase):
 
     def missing_in(self, text):
         with tempfile.TemporaryDirectory() as folder:
-            path = "lockstep/group/sample.h"
+            path = "lockstep/comm/group/sample.h"
             filtered = headers.filtered(path, text)
             reference.write_if_changed(os.path.join(folder, "headers", path), filtered)
             xml = reference.run_doxygen_on([path], folder)

@@ -2,7 +2,7 @@
 
 #include <stdexcept>
 
-#include "lockstep/elastic/agent_message.h"
+#include "lockstep/job/elastic/agent_message.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace agent_messages_test {

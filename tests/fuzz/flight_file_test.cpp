@@ -1,4 +1,4 @@
-#include "lockstep/observe/flight_file.h"
+#include "lockstep/base/observe/flight_file.h"
 
 #include <doctest/doctest.h>
 
@@ -6,10 +6,10 @@
 #include <fstream>
 #include <iterator>
 
-#include "lockstep/observe/chrome_trace.h"
-#include "lockstep/observe/flight_layout.h"
-#include "lockstep/observe/flight_recorder.h"
-#include "lockstep/observe/flight_report.h"
+#include "lockstep/base/observe/chrome_trace.h"
+#include "lockstep/base/observe/flight_layout.h"
+#include "lockstep/base/observe/flight_recorder.h"
+#include "lockstep/base/observe/flight_report.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/support/temporary_directory.h"
 

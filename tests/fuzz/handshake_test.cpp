@@ -1,11 +1,11 @@
-#include "lockstep/net/handshake.h"
+#include "lockstep/comm/net/handshake.h"
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <stdexcept>
 
-#include "lockstep/net/wire.h"
+#include "lockstep/comm/net/wire.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace handshake_test {

@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "lockstep/data/idx_file.h"
+#include "lockstep/train/data/idx_file.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace idx_test {

@@ -1,12 +1,12 @@
-#include "lockstep/checkpoint/manifest.h"
+#include "lockstep/train/checkpoint/manifest.h"
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <stdexcept>
 
-#include "lockstep/checkpoint/signature_check.h"
 #include "lockstep/formats/digest.h"
+#include "lockstep/train/checkpoint/signature_check.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace manifest_test {

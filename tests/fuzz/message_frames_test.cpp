@@ -1,4 +1,4 @@
-#include "lockstep/messages/message_frame.h"
+#include "lockstep/comm/messages/message_frame.h"
 
 #include <doctest/doctest.h>
 
@@ -8,9 +8,9 @@
 #include <span>
 #include <stdexcept>
 
-#include "lockstep/health/heartbeat.h"
-#include "lockstep/messages/matcher.h"
-#include "lockstep/messages/message_link.h"
+#include "lockstep/comm/health/heartbeat.h"
+#include "lockstep/comm/messages/matcher.h"
+#include "lockstep/comm/messages/message_link.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace message_frames_test {

@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "lockstep/base/checked.h"
-#include "lockstep/health/posted_errors.h"
-#include "lockstep/rendezvous/registration_record.h"
-#include "lockstep/transport/arena_handle.h"
-#include "lockstep/transport/control_message.h"
+#include "lockstep/comm/health/posted_errors.h"
+#include "lockstep/comm/rendezvous/registration_record.h"
+#include "lockstep/comm/transport/arena_handle.h"
+#include "lockstep/comm/transport/control_message.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace registration_test {

@@ -1,10 +1,10 @@
-#include "lockstep/launch/remote_order.h"
+#include "lockstep/job/launch/remote_order.h"
 
 #include <doctest/doctest.h>
 
 #include <string>
 
-#include "lockstep/launch/agent_marks.h"
+#include "lockstep/job/launch/agent_marks.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace remote_order_test {

@@ -6,9 +6,9 @@
 #include <cstring>
 
 #include "lockstep/base/checked.h"
-#include "lockstep/ddp/backward_report.h"
-#include "lockstep/ddp/timing/step_report.h"
-#include "lockstep/group/shape_message.h"
+#include "lockstep/comm/group/shape_message.h"
+#include "lockstep/train/ddp/backward_report.h"
+#include "lockstep/train/ddp/timing/step_report.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace shapes_test {

@@ -7,8 +7,8 @@
 #include <stdexcept>
 
 #include "lockstep/base/checked.h"
-#include "lockstep/transport/abort_record.h"
-#include "lockstep/transport/arena.h"
+#include "lockstep/comm/transport/abort_record.h"
+#include "lockstep/comm/transport/arena.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace shared_memory_test {

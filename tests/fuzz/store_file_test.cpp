@@ -1,8 +1,8 @@
 #include <doctest/doctest.h>
 
-#include "lockstep/net/framing.h"
-#include "lockstep/store/key_map.h"
-#include "lockstep/store/log_record.h"
+#include "lockstep/comm/net/framing.h"
+#include "lockstep/comm/store/key_map.h"
+#include "lockstep/comm/store/log_record.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace store_file_test {

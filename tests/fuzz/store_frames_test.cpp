@@ -1,9 +1,9 @@
 #include <doctest/doctest.h>
 
-#include "lockstep/net/framing.h"
-#include "lockstep/net/wire.h"
-#include "lockstep/store/store_machine.h"
-#include "lockstep/store/store_protocol.h"
+#include "lockstep/comm/net/framing.h"
+#include "lockstep/comm/net/wire.h"
+#include "lockstep/comm/store/store_machine.h"
+#include "lockstep/comm/store/store_protocol.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace store_frames_test {

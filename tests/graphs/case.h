@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "lockstep/ddp/options.h"
+#include "lockstep/train/ddp/options.h"
 #include "tests/graphs/graph.h"
 #include "tests/graphs/schedule.h"
 

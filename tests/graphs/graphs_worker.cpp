@@ -13,7 +13,7 @@
 #include <string>
 
 #include "lockstep/base/format.h"
-#include "lockstep/group/world.h"
+#include "lockstep/comm/group/world.h"
 #include "tests/graphs/check.h"
 #include "tests/graphs/generate.h"
 #include "tests/graphs/reference.h"

@@ -10,7 +10,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "lockstep/group/vector_kernels.h"
+#include "lockstep/comm/group/vector_kernels.h"
 #include "tests/support/rank_threads.h"
 
 namespace lockstep::testing {

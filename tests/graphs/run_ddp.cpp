@@ -8,10 +8,10 @@
 #include <numeric>
 #include <utility>
 
-#include "lockstep/ddp/distributed_data_parallel.h"
-#include "lockstep/ddp/hooks/default_hooks.h"
-#include "lockstep/ddp/uneven_inputs/join.h"
-#include "lockstep/nn/convert_sync_batchnorm.h"
+#include "lockstep/train/ddp/distributed_data_parallel.h"
+#include "lockstep/train/ddp/hooks/default_hooks.h"
+#include "lockstep/train/ddp/uneven_inputs/join.h"
+#include "lockstep/train/nn/convert_sync_batchnorm.h"
 
 namespace lockstep::testing {
 

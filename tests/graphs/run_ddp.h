@@ -1,7 +1,7 @@
 // The side under test: DistributedDataParallel plays a case on one rank of a group. Blocks; collective.
 #pragma once
 
-#include "lockstep/group/process_group.h"
+#include "lockstep/comm/group/process_group.h"
 #include "tests/graphs/case.h"
 
 namespace lockstep::testing {

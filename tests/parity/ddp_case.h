@@ -5,7 +5,7 @@
 #include <map>
 #include <string>
 
-#include "lockstep/ddp/options.h"
+#include "lockstep/train/ddp/options.h"
 
 namespace parity {
 

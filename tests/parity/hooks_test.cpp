@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/checkpoint/checkpoint.h"
-#include "lockstep/ddp/hooks/default_hooks.h"
-#include "lockstep/ddp/hooks/power_sgd.h"
-#include "lockstep/ddp/hooks/quantization_hooks.h"
+#include "lockstep/train/checkpoint/checkpoint.h"
+#include "lockstep/train/ddp/hooks/default_hooks.h"
+#include "lockstep/train/ddp/hooks/power_sgd.h"
+#include "lockstep/train/ddp/hooks/quantization_hooks.h"
 #include "tests/parity/support.h"
 #include "tests/support/local_groups.h"
 

@@ -12,8 +12,8 @@
 #include "examples/models/mlp.h"
 #include "examples/models/resnet18.h"
 #include "examples/models/toy.h"
-#include "lockstep/checkpoint/module_state.h"
-#include "lockstep/checkpoint/torch_files.h"
+#include "lockstep/train/checkpoint/module_state.h"
+#include "lockstep/train/checkpoint/torch_files.h"
 #include "tests/parity/support.h"
 
 // Behind torch's headers, whose own CHECK would replace doctest's.

@@ -5,7 +5,7 @@
 
 #include <string>
 
-#include "lockstep/checkpoint/checkpoint.h"
+#include "lockstep/train/checkpoint/checkpoint.h"
 
 namespace parity {
 

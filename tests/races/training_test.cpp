@@ -13,11 +13,11 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/ddp/distributed_data_parallel.h"
-#include "lockstep/ddp/hooks/default_hooks.h"
-#include "lockstep/ddp/uneven_inputs/join.h"
-#include "lockstep/group/world.h"
-#include "lockstep/nn/convert_sync_batchnorm.h"
+#include "lockstep/comm/group/world.h"
+#include "lockstep/train/ddp/distributed_data_parallel.h"
+#include "lockstep/train/ddp/hooks/default_hooks.h"
+#include "lockstep/train/ddp/uneven_inputs/join.h"
+#include "lockstep/train/nn/convert_sync_batchnorm.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/unit/ddp/models.h"
 

@@ -16,12 +16,12 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
-#include "lockstep/ddp/distributed_data_parallel.h"
-#include "lockstep/ddp/hooks/default_hooks.h"
-#include "lockstep/ddp/hooks/power_sgd.h"
-#include "lockstep/ddp/uneven_inputs/join.h"
-#include "lockstep/optim/clip_gradients.h"
-#include "lockstep/optim/zero_redundancy_optimizer.h"
+#include "lockstep/train/ddp/distributed_data_parallel.h"
+#include "lockstep/train/ddp/hooks/default_hooks.h"
+#include "lockstep/train/ddp/hooks/power_sgd.h"
+#include "lockstep/train/ddp/uneven_inputs/join.h"
+#include "lockstep/train/optim/clip_gradients.h"
+#include "lockstep/train/optim/zero_redundancy_optimizer.h"
 #include "tests/graphs/functions.h"
 #include "tests/sequences/net.h"
 

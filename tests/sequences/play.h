@@ -5,7 +5,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "lockstep/group/process_group.h"
+#include "lockstep/comm/group/process_group.h"
 #include "tests/sequences/oracle.h"
 #include "tests/sequences/sequence.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/ddp/options.h"
+#include "lockstep/train/ddp/options.h"
 
 namespace lockstep::sequences {
 

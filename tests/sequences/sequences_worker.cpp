@@ -11,7 +11,7 @@
 #include <string>
 
 #include "lockstep/base/format.h"
-#include "lockstep/group/world.h"
+#include "lockstep/comm/group/world.h"
 #include "tests/sequences/check.h"
 #include "tests/sequences/draw.h"
 #include "tests/sequences/oracle.h"

@@ -3,8 +3,8 @@
 
 #include <poll.h>
 
-#include "lockstep/net/listener.h"
-#include "lockstep/net/socket.h"
+#include "lockstep/comm/net/listener.h"
+#include "lockstep/comm/net/socket.h"
 
 namespace lockstep::testing {
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/transport/arena_mesh.h"
-#include "lockstep/transport/byte_rings.h"
+#include "lockstep/comm/transport/arena_mesh.h"
+#include "lockstep/comm/transport/byte_rings.h"
 
 namespace lockstep::testing {
 

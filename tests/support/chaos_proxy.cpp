@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/net/listener.h"
-#include "lockstep/net/socket.h"
+#include "lockstep/comm/net/listener.h"
+#include "lockstep/comm/net/socket.h"
 
 namespace lockstep::testing {
 

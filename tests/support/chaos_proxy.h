@@ -12,7 +12,7 @@
 #include <memory>
 
 #include "lockstep/base/clock.h"
-#include "lockstep/net/address.h"
+#include "lockstep/comm/net/address.h"
 
 namespace lockstep::testing {
 

@@ -6,7 +6,7 @@
 #include <memory>
 #include <utility>
 
-#include "lockstep/transport/mesh.h"
+#include "lockstep/comm/transport/mesh.h"
 
 namespace lockstep::testing {
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/store/store.h"
+#include "lockstep/comm/store/store.h"
 
 namespace lockstep::testing {
 

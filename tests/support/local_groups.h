@@ -5,10 +5,10 @@
 #include <memory>
 #include <vector>
 
-#include "lockstep/collective/arena_engine.h"
-#include "lockstep/collective/link_engine.h"
-#include "lockstep/group/process_group.h"
-#include "lockstep/transport/arena_mesh.h"
+#include "lockstep/comm/collective/arena_engine.h"
+#include "lockstep/comm/collective/link_engine.h"
+#include "lockstep/comm/group/process_group.h"
+#include "lockstep/comm/transport/arena_mesh.h"
 #include "tests/support/arena_meshes.h"
 #include "tests/support/rank_threads.h"
 

@@ -4,8 +4,8 @@
 #include <functional>
 #include <memory>
 
-#include "lockstep/group/world.h"
-#include "lockstep/store/memory_store.h"
+#include "lockstep/comm/group/world.h"
+#include "lockstep/comm/store/memory_store.h"
 #include "tests/support/rank_threads.h"
 
 namespace lockstep::testing {

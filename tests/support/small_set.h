@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/checkpoint/manifest.h"
-#include "lockstep/checkpoint/set_directory.h"
-#include "lockstep/checkpoint/set_reader.h"
 #include "lockstep/formats/safetensors_file.h"
+#include "lockstep/train/checkpoint/manifest.h"
+#include "lockstep/train/checkpoint/set_directory.h"
+#include "lockstep/train/checkpoint/set_reader.h"
 
 namespace lockstep::testing {
 

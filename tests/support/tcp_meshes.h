@@ -6,8 +6,8 @@
 #include <memory>
 #include <vector>
 
-#include "lockstep/store/memory_store.h"
-#include "lockstep/transport/tcp_mesh.h"
+#include "lockstep/comm/store/memory_store.h"
+#include "lockstep/comm/transport/tcp_mesh.h"
 #include "tests/support/arena_meshes.h"
 #include "tests/support/rank_threads.h"
 

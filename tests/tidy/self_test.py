@@ -155,6 +155,21 @@ class TreeRules(unittest.TestCase):
                     ("lockstep/group/e.cpp", 1), ("tools/g.cpp", 1)]
         self.assertCountEqual(tree_offences(tree_rules.include_direction, files), expected)
 
+    def test_wings(self):
+        folders = "set(folders base base/observe comm/net job/launch)\n  list(APPEND folders train/ddp)\n"
+        files = {
+            "lockstep/CMakeLists.txt": folders,
+            "lockstep/base/a.h": '#include "lockstep/base/observe/b.h"\n',  # upwards
+            "lockstep/base/observe/b.h": '#include "lockstep/base/a.h"\n',
+            "lockstep/comm/net/c.h": '#include "lockstep/base/observe/b.h"\n',
+            "lockstep/job/launch/d.h": '#include "lockstep/comm/net/c.h"\n',
+            "lockstep/train/ddp/hooks/e.h": '#include "lockstep/comm/net/c.h"\n#include "lockstep/job/launch/d.h"\n',
+            "lockstep/comm/f.h": "",  # in no folder
+        }
+        expected = [("lockstep/base/a.h", 1), ("lockstep/train/ddp/hooks/e.h", 2), ("lockstep/comm/f.h", 1)]
+        found = [(path, line) for path, line, _ in tree_rules.include_direction(Tree.of(files))]
+        self.assertCountEqual(found, expected)
+
     def test_rooms(self):
         files = {
             "lockstep/net/CMakeLists.txt": "set(rooms low high)\n",

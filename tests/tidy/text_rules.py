@@ -70,8 +70,8 @@ def forbidden_calls(path, text):
 
 # What may open files for writing: the one way; memory of another rank, which has no name of its own; settings of the
 # kernel's groups of processes, which nobody else can put there.
-_WRITERS = ("lockstep/base/open_for_writing.cpp", "lockstep/transport/shared_arena.cpp",
-            "lockstep/launch/rank_cgroups.cpp")
+_WRITERS = ("lockstep/base/open_for_writing.cpp", "lockstep/comm/transport/shared_arena.cpp",
+            "lockstep/job/launch/rank_cgroups.cpp")
 _WRITES = re.compile(
     r"\bopen(?:at2?)?\s*\([^;]*?\bO_(?:WRONLY|RDWR|CREAT|TRUNC|APPEND|TMPFILE)\b"
     r"|\b(?:creat|fopen|freopen|fdopen|mkstemps?|mkostemps?|tmpfile)\s*\("

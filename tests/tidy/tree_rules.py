@@ -32,36 +32,49 @@ class Tree:
         return {path: text for path, text in self.files.items() if path.endswith((".h", ".cpp"))}
 
 
-def _folder_of(path):
+# Of which wings a wing of lockstep/ may include headers, besides its own.
+_WINGS = {"base": (), "comm": ("base",), "formats": ("base",), "train": ("base", "comm", "formats"),
+          "job": ("base", "comm")}
+
+
+def _folder_of(tree, path):
+    """The innermost folder of lockstep/CMakeLists.txt that holds it, else the first below lockstep/; None outside."""
     parts = path.split("/")
-    return parts[1] if parts[0] == "lockstep" and len(parts) > 2 else None
+    if parts[0] != "lockstep" or len(parts) <= 2:
+        return None
+    holding = ["/".join(parts[1:end]) for end in range(len(parts) - 1, 1, -1)]
+    return next((folder for folder in holding if folder in tree.folders), parts[1])
 
 
 def _is_torch_free(tree, included):
     """Whether a header is of a folder without torch, or of the part without torch that a folder has."""
-    folder = _folder_of(included)
+    folder = _folder_of(tree, included)
     if folder in tree.torch_free:
         return True
     cmake = tree.files.get(f"lockstep/{folder}/CMakeLists.txt", "")
     options = r"(?:OPTIMIZE \d\s+)?(?:QUICK\s+)?"
-    core = re.search(rf"lockstep_library\({folder}_core\s+{options}SOURCES([^)]*?)(?:LINKS|\))", cmake)
+    library = os.path.basename(folder) + "_core"
+    core = re.search(rf"lockstep_library\({library}\s+{options}SOURCES([^)]*?)(?:LINKS|\))", cmake)
     return core is not None and included.split("/")[-1].replace(".h", ".cpp") in core[1].split()
 
 
 def include_direction(tree):
     """A folder of lockstep/ includes only itself and folders above it; tools only what is without torch."""
     for path, text in tree.cpp().items():
-        folder = _folder_of(path)
+        folder = _folder_of(tree, path)
         if folder is not None and folder not in tree.folders:
             yield path, 1, f"the folder {folder} is not in lockstep/CMakeLists.txt"
             continue
         for line, included, quoted in includes(text):
-            target = _folder_of(included)
+            target = _folder_of(tree, included)
             if quoted and included.startswith("lockstep/") and included not in tree.files:
                 yield path, line, f"{included} does not exist"
             if target in tree.folders and folder is not None:
+                wing, other = folder.split("/")[0], target.split("/")[0]
                 if tree.folders.index(target) > tree.folders.index(folder):
                     yield path, line, f"{folder} is above {target} in lockstep/CMakeLists.txt and may not include it"
+                elif wing in _WINGS and other != wing and other not in _WINGS[wing]:
+                    yield path, line, f"{wing} may include nothing of {other}; see lockstep/CMakeLists.txt"
             if path.startswith("tools/") and target in tree.folders and not _is_torch_free(tree, included):
                 yield path, line, f"tools may include only what is without torch, not {included}"
             if folder is not None and included == "lockstep/lockstep.h":
@@ -144,7 +157,7 @@ def variables(tree):
 def torch_wall(tree):
     """Torch stays out of the torch-free folders and tools; Debian's fmt and spdlog out of files that see torch."""
     for path, text in tree.cpp().items():
-        folder = _folder_of(path)
+        folder = _folder_of(tree, path)
         is_free = folder in tree.torch_free or path.startswith("tools/")
         for line, included, _ in includes(text):
             if is_free and _TORCH.match(included):
@@ -158,7 +171,8 @@ def dead_files(tree, compiled):
     for path in tree.cpp():
         if path.endswith(".cpp") and path not in compiled and not path.startswith("tests/package/"):
             commands = tree.files.get(os.path.dirname(path) + "/CMakeLists.txt", "")
-            conditional = path.startswith(("bench/", "lockstep/adapters/", "lockstep/data/no_torch_", "tests/races/"))
+            conditional = path.startswith(("bench/", "lockstep/comm/adapters/", "lockstep/train/data/no_torch_",
+                                           "tests/races/"))
             if not (conditional and re.search(rf"\b{re.escape(os.path.basename(path))}\b", commands)):
                 yield path, 1, "no target compiles this file"
     # A program may write sources that include a header.
@@ -287,7 +301,7 @@ def lone_headers(tree, root, compiler):
         result = subprocess.run(command, input=source, capture_output=True, text=True)
         return path, result.returncode, result.stderr
 
-    headers = [path for path in sorted(tree.files) if path.endswith(".h") and _folder_of(path) in tree.torch_free]
+    headers = [path for path in sorted(tree.files) if path.endswith(".h") and _folder_of(tree, path) in tree.torch_free]
     headers = [path for path in headers if not _is_proven_by_source(tree, path)]
     with ThreadPoolExecutor(2) as pool:
         for path, failed, text in pool.map(compile_alone, headers):

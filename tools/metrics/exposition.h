@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "lockstep/launch/job_monitor.h"
+#include "lockstep/job/launch/job_monitor.h"
 
 namespace lockstep::tools {
 

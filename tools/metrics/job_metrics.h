@@ -7,8 +7,8 @@
 #include <optional>
 #include <string>
 
-#include "lockstep/launch/job_monitor.h"
-#include "lockstep/net/address.h"
+#include "lockstep/comm/net/address.h"
+#include "lockstep/job/launch/job_monitor.h"
 
 namespace lockstep::tools {
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "lockstep/base/unique_fd.h"
-#include "lockstep/net/address.h"
-#include "lockstep/net/listener.h"
+#include "lockstep/comm/net/address.h"
+#include "lockstep/comm/net/listener.h"
 #include "tools/metrics/http_connection.h"
 
 namespace lockstep::tools {

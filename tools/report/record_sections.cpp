@@ -7,8 +7,8 @@
 #include <set>
 
 #include "lockstep/base/format.h"
-#include "lockstep/inspect/finding.h"
-#include "lockstep/launch/shell_quoted.h"
+#include "lockstep/job/inspect/finding.h"
+#include "lockstep/job/launch/shell_quoted.h"
 #include "tools/report/epoch_metrics.h"
 #include "tools/report/html.h"
 #include "tools/report/page.h"

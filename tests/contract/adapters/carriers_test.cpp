@@ -2,8 +2,8 @@
 // addition is the libraries' affair.
 #include <doctest/doctest.h>
 
-#include "lockstep/adapters/backends.h"
-#include "lockstep/store/memory_store.h"
+#include "lockstep/comm/adapters/backends.h"
+#include "lockstep/comm/store/memory_store.h"
 #include "tests/contract/engine/cases.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/rank_threads.h"

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/collective/piece.h"
+#include "lockstep/comm/collective/piece.h"
 #include "tests/contract/engine/operands.h"
 
 namespace lockstep::testing {

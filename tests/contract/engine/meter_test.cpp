@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "lockstep/base/tsc_clock.h"
-#include "lockstep/collective/call_meter.h"
+#include "lockstep/comm/collective/call_meter.h"
 #include "tests/contract/engine/operands.h"
 #include "tests/support/rank_threads.h"
 

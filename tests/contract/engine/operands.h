@@ -9,9 +9,9 @@
 #include <stdexcept>
 #include <vector>
 
-#include "lockstep/collective/arena_engine.h"
-#include "lockstep/collective/link_engine.h"
-#include "lockstep/collective/reduce.h"
+#include "lockstep/comm/collective/arena_engine.h"
+#include "lockstep/comm/collective/link_engine.h"
+#include "lockstep/comm/collective/reduce.h"
 #include "tests/support/arena_meshes.h"
 #include "tests/support/shared_meshes.h"
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/observe/process_recorder.h"
+#include "lockstep/base/observe/process_recorder.h"
 #include "tests/contract/engine/operands.h"
 #include "tests/support/captured_log.h"
 #include "tests/support/expect_error.h"

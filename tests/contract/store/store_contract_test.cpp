@@ -5,11 +5,11 @@
 #include <memory>
 #include <thread>
 
-#include "lockstep/store/file_store.h"
-#include "lockstep/store/memory_store.h"
-#include "lockstep/store/prefix_store.h"
-#include "lockstep/store/store_server.h"
-#include "lockstep/store/tcp_store.h"
+#include "lockstep/comm/store/file_store.h"
+#include "lockstep/comm/store/memory_store.h"
+#include "lockstep/comm/store/prefix_store.h"
+#include "lockstep/comm/store/store_server.h"
+#include "lockstep/comm/store/tcp_store.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_directory.h"
 

@@ -1,6 +1,6 @@
 #include <iostream>
 
-#include "lockstep/rendezvous/rendezvous.h"
+#include "lockstep/comm/rendezvous/rendezvous.h"
 
 int main() {
   using namespace std::chrono_literals;

@@ -1,5 +1,5 @@
 #include <iostream>
 
-#include "lockstep/net/address.h"
+#include "lockstep/comm/net/address.h"
 
 int main() { std::cout << "port " << lockstep::parse_endpoint("[::1]:29500").port << '\n'; }

@@ -1,6 +1,6 @@
 #include <ATen/core/Tensor.h>
-#include <lockstep/group/process_group.h>
-#include <lockstep/group/world.h>
+#include <lockstep/comm/group/process_group.h>
+#include <lockstep/comm/group/world.h>
 
 #include <iostream>
 

@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <iostream>
 
-#include "lockstep/adapters/backends.h"
-#include "lockstep/rendezvous/rendezvous.h"
+#include "lockstep/comm/adapters/backends.h"
+#include "lockstep/comm/rendezvous/rendezvous.h"
 #include "tests/contract/engine/cases.h"
 
 namespace {

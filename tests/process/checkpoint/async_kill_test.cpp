@@ -10,8 +10,8 @@
 #include <thread>
 
 #include "lockstep/base/unique_fd.h"
-#include "lockstep/checkpoint/async_saver.h"
-#include "lockstep/checkpoint/save.h"
+#include "lockstep/train/checkpoint/async_saver.h"
+#include "lockstep/train/checkpoint/save.h"
 #include "tests/process/checkpoint/traced_process.h"
 #include "tests/support/forked_child.h"
 #include "tests/support/local_worlds.h"

@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "lockstep/checkpoint/signing_key.h"
+#include "lockstep/train/checkpoint/signing_key.h"
 #include "tests/support/small_set.h"
 
 int main(int argc, char** argv) {

@@ -11,7 +11,7 @@
 #include <string>
 
 #include "lockstep/base/error.h"
-#include "lockstep/group/world.h"
+#include "lockstep/comm/group/world.h"
 
 namespace {
 

@@ -14,15 +14,15 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/collective/arena_engine.h"
-#include "lockstep/collective/link_engine.h"
-#include "lockstep/health/join_watch.h"
-#include "lockstep/health/watched_store.h"
-#include "lockstep/rendezvous/rendezvous.h"
-#include "lockstep/store/store_server.h"
-#include "lockstep/store/tcp_store.h"
-#include "lockstep/transport/shared_arena.h"
-#include "lockstep/transport/tcp_mesh.h"
+#include "lockstep/comm/collective/arena_engine.h"
+#include "lockstep/comm/collective/link_engine.h"
+#include "lockstep/comm/health/join_watch.h"
+#include "lockstep/comm/health/watched_store.h"
+#include "lockstep/comm/rendezvous/rendezvous.h"
+#include "lockstep/comm/store/store_server.h"
+#include "lockstep/comm/store/tcp_store.h"
+#include "lockstep/comm/transport/shared_arena.h"
+#include "lockstep/comm/transport/tcp_mesh.h"
 
 using namespace lockstep;
 using namespace lockstep::internal;

@@ -21,8 +21,8 @@
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
-#include "lockstep/group/world.h"
-#include "lockstep/launch/spawn.h"
+#include "lockstep/comm/group/world.h"
+#include "lockstep/job/launch/spawn.h"
 
 namespace {
 

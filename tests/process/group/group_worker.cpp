@@ -30,8 +30,8 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/hash.h"
-#include "lockstep/ddp/distributed_data_parallel.h"
-#include "lockstep/group/world.h"
+#include "lockstep/comm/group/world.h"
+#include "lockstep/train/ddp/distributed_data_parallel.h"
 
 namespace {
 

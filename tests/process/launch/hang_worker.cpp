@@ -23,10 +23,10 @@
 #include <thread>
 
 #include "lockstep/base/error.h"
-#include "lockstep/data/prefetcher.h"
-#include "lockstep/group/uncaught.h"
-#include "lockstep/group/world.h"
-#include "lockstep/store/memory_store.h"
+#include "lockstep/comm/group/uncaught.h"
+#include "lockstep/comm/group/world.h"
+#include "lockstep/comm/store/memory_store.h"
+#include "lockstep/train/data/prefetcher.h"
 
 // Names that the tests find in stacks.
 [[gnu::noinline]] void sleeps_for_ever() {

@@ -13,8 +13,8 @@
 #include <stdexcept>
 #include <string>
 
-#include "lockstep/launch/spawn.h"
-#include "lockstep/store/tcp_store.h"
+#include "lockstep/comm/store/tcp_store.h"
+#include "lockstep/job/launch/spawn.h"
 
 namespace {
 

@@ -12,10 +12,10 @@
 
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
-#include "lockstep/collective/link_engine.h"
-#include "lockstep/messages/messenger.h"
-#include "lockstep/store/file_store.h"
-#include "lockstep/transport/tcp_mesh.h"
+#include "lockstep/comm/collective/link_engine.h"
+#include "lockstep/comm/messages/messenger.h"
+#include "lockstep/comm/store/file_store.h"
+#include "lockstep/comm/transport/tcp_mesh.h"
 
 using namespace lockstep;
 using namespace lockstep::internal;

@@ -24,12 +24,12 @@
 #include "examples/models/resnet18.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
-#include "lockstep/checkpoint/module_state.h"
-#include "lockstep/checkpoint/optimizer_state.h"
-#include "lockstep/checkpoint/state_digest.h"
-#include "lockstep/ddp/distributed_data_parallel.h"
-#include "lockstep/group/world.h"
-#include "lockstep/nn/convert_sync_batchnorm.h"
+#include "lockstep/comm/group/world.h"
+#include "lockstep/train/checkpoint/module_state.h"
+#include "lockstep/train/checkpoint/optimizer_state.h"
+#include "lockstep/train/checkpoint/state_digest.h"
+#include "lockstep/train/ddp/distributed_data_parallel.h"
+#include "lockstep/train/nn/convert_sync_batchnorm.h"
 
 namespace {
 

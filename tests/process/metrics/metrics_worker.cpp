@@ -13,12 +13,12 @@
 #include <string>
 #include <thread>
 
-#include "lockstep/checkpoint/save.h"
-#include "lockstep/data/distributed_sampler.h"
-#include "lockstep/data/loader.h"
-#include "lockstep/ddp/distributed_data_parallel.h"
-#include "lockstep/group/world.h"
-#include "lockstep/observe/report_value.h"
+#include "lockstep/base/observe/report_value.h"
+#include "lockstep/comm/group/world.h"
+#include "lockstep/train/checkpoint/save.h"
+#include "lockstep/train/data/distributed_sampler.h"
+#include "lockstep/train/data/loader.h"
+#include "lockstep/train/ddp/distributed_data_parallel.h"
 
 namespace {
 

@@ -2,8 +2,8 @@
 #include <random>
 
 #include "lockstep/base/format.h"
-#include "lockstep/net/listener.h"
-#include "lockstep/net/token.h"
+#include "lockstep/comm/net/listener.h"
+#include "lockstep/comm/net/token.h"
 #include "tests/process/rendezvous/worker_process.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_directory.h"

@@ -4,7 +4,7 @@
 #include <random>
 
 #include "lockstep/base/format.h"
-#include "lockstep/net/listener.h"
+#include "lockstep/comm/net/listener.h"
 #include "tests/process/rendezvous/worker_process.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_directory.h"

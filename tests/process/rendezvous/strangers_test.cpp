@@ -5,9 +5,9 @@
 #include <fstream>
 #include <sstream>
 
-#include "lockstep/net/socket.h"
-#include "lockstep/net/wire.h"
-#include "lockstep/store/tcp_store.h"
+#include "lockstep/comm/net/socket.h"
+#include "lockstep/comm/net/wire.h"
+#include "lockstep/comm/store/tcp_store.h"
 #include "tests/process/rendezvous/worker_process.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/seconds_of.h"

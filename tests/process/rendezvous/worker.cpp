@@ -11,8 +11,8 @@
 #include <string>
 
 #include "lockstep/base/error.h"
-#include "lockstep/rendezvous/rendezvous.h"
-#include "lockstep/store/store_server.h"
+#include "lockstep/comm/rendezvous/rendezvous.h"
+#include "lockstep/comm/store/store_server.h"
 
 using namespace lockstep;
 using namespace lockstep::internal;

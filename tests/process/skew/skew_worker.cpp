@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "lockstep/base/clock.h"
-#include "lockstep/checkpoint/training_run.h"
-#include "lockstep/ddp/distributed_data_parallel.h"
-#include "lockstep/group/world.h"
+#include "lockstep/comm/group/world.h"
+#include "lockstep/train/checkpoint/training_run.h"
+#include "lockstep/train/ddp/distributed_data_parallel.h"
 
 namespace {
 

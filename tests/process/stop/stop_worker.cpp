@@ -15,9 +15,9 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/stop_signal.h"
-#include "lockstep/data/loader.h"
-#include "lockstep/ddp/uneven_inputs/join.h"
-#include "lockstep/group/world.h"
+#include "lockstep/comm/group/world.h"
+#include "lockstep/train/data/loader.h"
+#include "lockstep/train/ddp/uneven_inputs/join.h"
 
 namespace {
 

@@ -1,5 +1,5 @@
 // Which backends there are, and what is said of one that there is not.
-#include "lockstep/adapters/backends.h"
+#include "lockstep/comm/adapters/backends.h"
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
 // What the CarrierEngine adds to a library, with one that does nothing much.
-#include "lockstep/adapters/carrier_engine.h"
+#include "lockstep/comm/adapters/carrier_engine.h"
 
 #include <doctest/doctest.h>
 
@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/store/memory_store.h"
+#include "lockstep/comm/store/memory_store.h"
 #include "tests/support/captured_log.h"
 #include "tests/support/expect_error.h"
 

@@ -1,4 +1,4 @@
-#include "lockstep/checkpoint/checkpoint.h"
+#include "lockstep/train/checkpoint/checkpoint.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/complex.h>

@@ -7,10 +7,10 @@
 
 #include <string>
 
-#include "lockstep/checkpoint/optimizer_state.h"
-#include "lockstep/checkpoint/save.h"
-#include "lockstep/checkpoint/state_digest.h"
-#include "lockstep/optim/zero_redundancy_optimizer.h"
+#include "lockstep/train/checkpoint/optimizer_state.h"
+#include "lockstep/train/checkpoint/save.h"
+#include "lockstep/train/checkpoint/state_digest.h"
+#include "lockstep/train/optim/zero_redundancy_optimizer.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_worlds.h"
 #include "tests/support/temporary_directory.h"

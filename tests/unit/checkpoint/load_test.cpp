@@ -17,11 +17,11 @@
 #include <thread>
 #include <utility>
 
-#include "lockstep/checkpoint/async_saver.h"
-#include "lockstep/checkpoint/save.h"
-#include "lockstep/checkpoint/set_directory.h"
-#include "lockstep/checkpoint/set_loading.h"
-#include "lockstep/checkpoint/set_reader.h"
+#include "lockstep/train/checkpoint/async_saver.h"
+#include "lockstep/train/checkpoint/save.h"
+#include "lockstep/train/checkpoint/set_directory.h"
+#include "lockstep/train/checkpoint/set_loading.h"
+#include "lockstep/train/checkpoint/set_reader.h"
 #include "tests/support/captured_log.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_worlds.h"

@@ -1,4 +1,4 @@
-#include "lockstep/checkpoint/manifest.h"
+#include "lockstep/train/checkpoint/manifest.h"
 
 #include <doctest/doctest.h>
 

@@ -15,13 +15,13 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/checkpoint/manifest.h"
-#include "lockstep/checkpoint/save.h"
-#include "lockstep/checkpoint/set_directory.h"
-#include "lockstep/checkpoint/set_reader.h"
-#include "lockstep/checkpoint/state_digest.h"
-#include "lockstep/group/objects.h"
-#include "lockstep/optim/zero_redundancy_optimizer.h"
+#include "lockstep/comm/group/objects.h"
+#include "lockstep/train/checkpoint/manifest.h"
+#include "lockstep/train/checkpoint/save.h"
+#include "lockstep/train/checkpoint/set_directory.h"
+#include "lockstep/train/checkpoint/set_reader.h"
+#include "lockstep/train/checkpoint/state_digest.h"
+#include "lockstep/train/optim/zero_redundancy_optimizer.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_worlds.h"
 #include "tests/support/temporary_directory.h"

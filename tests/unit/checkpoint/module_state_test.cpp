@@ -1,4 +1,4 @@
-#include "lockstep/checkpoint/module_state.h"
+#include "lockstep/train/checkpoint/module_state.h"
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
@@ -16,9 +16,9 @@
 
 #include <cmath>
 
-#include "lockstep/checkpoint/optimizer_state.h"
-#include "lockstep/checkpoint/random_state.h"
-#include "lockstep/ddp/state_dict.h"
+#include "lockstep/train/checkpoint/optimizer_state.h"
+#include "lockstep/train/checkpoint/random_state.h"
+#include "lockstep/train/ddp/state_dict.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_directory.h"
 

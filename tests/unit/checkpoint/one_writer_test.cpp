@@ -1,11 +1,11 @@
 // Ranks that save without a group: which of them write.
-#include "lockstep/checkpoint/one_writer.h"
+#include "lockstep/train/checkpoint/one_writer.h"
 
 #include <doctest/doctest.h>
 
 #include <chrono>
 
-#include "lockstep/checkpoint/set_directory.h"
+#include "lockstep/train/checkpoint/set_directory.h"
 #include "tests/support/small_set.h"
 #include "tests/support/temporary_directory.h"
 

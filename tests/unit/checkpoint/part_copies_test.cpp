@@ -1,5 +1,5 @@
 // What AsyncSaver copies in the background, and what it notices of changes that come too early.
-#include "lockstep/checkpoint/part_copies.h"
+#include "lockstep/train/checkpoint/part_copies.h"
 
 #include <ATen/ATen.h>
 #include <c10/core/InferenceMode.h>
@@ -15,10 +15,10 @@
 #include <algorithm>
 #include <memory>
 
-#include "lockstep/checkpoint/async_saver.h"
-#include "lockstep/checkpoint/save.h"
-#include "lockstep/checkpoint/set_directory.h"
-#include "lockstep/checkpoint/set_writing.h"
+#include "lockstep/train/checkpoint/async_saver.h"
+#include "lockstep/train/checkpoint/save.h"
+#include "lockstep/train/checkpoint/set_directory.h"
+#include "lockstep/train/checkpoint/set_writing.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_worlds.h"
 #include "tests/support/temporary_directory.h"

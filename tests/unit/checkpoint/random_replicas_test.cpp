@@ -17,12 +17,12 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/checkpoint/async_saver.h"
-#include "lockstep/checkpoint/module_state.h"
-#include "lockstep/checkpoint/optimizer_state.h"
-#include "lockstep/checkpoint/save.h"
-#include "lockstep/checkpoint/set_directory.h"
-#include "lockstep/checkpoint/state_digest.h"
+#include "lockstep/train/checkpoint/async_saver.h"
+#include "lockstep/train/checkpoint/module_state.h"
+#include "lockstep/train/checkpoint/optimizer_state.h"
+#include "lockstep/train/checkpoint/save.h"
+#include "lockstep/train/checkpoint/set_directory.h"
+#include "lockstep/train/checkpoint/state_digest.h"
 #include "tests/graphs/dice.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_worlds.h"

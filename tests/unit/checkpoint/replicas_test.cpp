@@ -12,11 +12,11 @@
 #include <set>
 #include <string>
 
-#include "lockstep/checkpoint/async_saver.h"
-#include "lockstep/checkpoint/save.h"
-#include "lockstep/checkpoint/set_directory.h"
-#include "lockstep/checkpoint/set_reader.h"
-#include "lockstep/checkpoint/state_digest.h"
+#include "lockstep/train/checkpoint/async_saver.h"
+#include "lockstep/train/checkpoint/save.h"
+#include "lockstep/train/checkpoint/set_directory.h"
+#include "lockstep/train/checkpoint/set_reader.h"
+#include "lockstep/train/checkpoint/state_digest.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_worlds.h"
 #include "tests/support/temporary_directory.h"

@@ -1,4 +1,4 @@
-#include "lockstep/checkpoint/resumption.h"
+#include "lockstep/train/checkpoint/resumption.h"
 
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
@@ -10,9 +10,9 @@
 #include <map>
 #include <string>
 
-#include "lockstep/checkpoint/random_state.h"
-#include "lockstep/checkpoint/state_digest.h"
-#include "lockstep/group/world.h"
+#include "lockstep/comm/group/world.h"
+#include "lockstep/train/checkpoint/random_state.h"
+#include "lockstep/train/checkpoint/state_digest.h"
 #include "tests/support/captured_log.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/forked_child.h"

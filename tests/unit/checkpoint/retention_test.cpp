@@ -1,10 +1,10 @@
-#include "lockstep/checkpoint/retention.h"
+#include "lockstep/train/checkpoint/retention.h"
 
 #include <doctest/doctest.h>
 
 #include <fstream>
 
-#include "lockstep/checkpoint/set_directory.h"
+#include "lockstep/train/checkpoint/set_directory.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/small_set.h"
 #include "tests/support/temporary_directory.h"

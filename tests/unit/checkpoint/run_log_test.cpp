@@ -1,4 +1,4 @@
-#include "lockstep/checkpoint/run_log.h"
+#include "lockstep/train/checkpoint/run_log.h"
 
 #include <doctest/doctest.h>
 #include <sys/stat.h>
@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "lockstep/checkpoint/manifest.h"
+#include "lockstep/train/checkpoint/manifest.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_directory.h"
 

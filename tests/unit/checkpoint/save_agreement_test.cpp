@@ -1,5 +1,5 @@
 // Ranks that save or load different things, and failures of one rank, which are the same error on all.
-#include "lockstep/checkpoint/save_agreement.h"
+#include "lockstep/train/checkpoint/save_agreement.h"
 
 #include <ATen/ATen.h>
 #include <dlfcn.h>
@@ -16,10 +16,10 @@
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
-#include "lockstep/checkpoint/async_saver.h"
-#include "lockstep/checkpoint/save.h"
-#include "lockstep/checkpoint/set_directory.h"
-#include "lockstep/checkpoint/together.h"
+#include "lockstep/train/checkpoint/async_saver.h"
+#include "lockstep/train/checkpoint/save.h"
+#include "lockstep/train/checkpoint/set_directory.h"
+#include "lockstep/train/checkpoint/together.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_worlds.h"
 #include "tests/support/temporary_directory.h"

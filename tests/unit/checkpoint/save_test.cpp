@@ -1,5 +1,5 @@
 // save(), load() and AsyncSaver: whole trainings, at any number of ranks.
-#include "lockstep/checkpoint/save.h"
+#include "lockstep/train/checkpoint/save.h"
 
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
@@ -23,17 +23,17 @@
 #include <string>
 
 #include "lockstep/base/pipe.h"
-#include "lockstep/checkpoint/async_saver.h"
-#include "lockstep/checkpoint/one_writer.h"
-#include "lockstep/checkpoint/part_copies.h"
-#include "lockstep/checkpoint/set_directory.h"
-#include "lockstep/checkpoint/set_reader.h"
-#include "lockstep/checkpoint/set_writing.h"
-#include "lockstep/checkpoint/state_digest.h"
-#include "lockstep/data/distributed_sampler.h"
-#include "lockstep/ddp/hooks/power_sgd.h"
-#include "lockstep/net/token.h"
-#include "lockstep/optim/zero_redundancy_optimizer.h"
+#include "lockstep/comm/net/token.h"
+#include "lockstep/train/checkpoint/async_saver.h"
+#include "lockstep/train/checkpoint/one_writer.h"
+#include "lockstep/train/checkpoint/part_copies.h"
+#include "lockstep/train/checkpoint/set_directory.h"
+#include "lockstep/train/checkpoint/set_reader.h"
+#include "lockstep/train/checkpoint/set_writing.h"
+#include "lockstep/train/checkpoint/state_digest.h"
+#include "lockstep/train/data/distributed_sampler.h"
+#include "lockstep/train/ddp/hooks/power_sgd.h"
+#include "lockstep/train/optim/zero_redundancy_optimizer.h"
 #include "tests/support/captured_log.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/forked_child.h"

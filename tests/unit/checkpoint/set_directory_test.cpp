@@ -1,4 +1,4 @@
-#include "lockstep/checkpoint/set_directory.h"
+#include "lockstep/train/checkpoint/set_directory.h"
 
 #include <doctest/doctest.h>
 #include <sys/stat.h>

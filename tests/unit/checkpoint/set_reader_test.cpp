@@ -1,4 +1,4 @@
-#include "lockstep/checkpoint/set_reader.h"
+#include "lockstep/train/checkpoint/set_reader.h"
 
 #include <doctest/doctest.h>
 #include <sys/resource.h>

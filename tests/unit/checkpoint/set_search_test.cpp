@@ -1,5 +1,5 @@
 // The search for the set that is loaded: beside writers, through links, and where a directory cannot be looked into.
-#include "lockstep/checkpoint/set_search.h"
+#include "lockstep/train/checkpoint/set_search.h"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -10,9 +10,9 @@
 #include <fstream>
 #include <functional>
 
-#include "lockstep/checkpoint/manifest.h"
-#include "lockstep/checkpoint/set_directory.h"
-#include "lockstep/checkpoint/set_reader.h"
+#include "lockstep/train/checkpoint/manifest.h"
+#include "lockstep/train/checkpoint/set_directory.h"
+#include "lockstep/train/checkpoint/set_reader.h"
 #include "tests/support/captured_log.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/forked_child.h"

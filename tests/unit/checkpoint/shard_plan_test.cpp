@@ -1,4 +1,4 @@
-#include "lockstep/checkpoint/shard_plan.h"
+#include "lockstep/train/checkpoint/shard_plan.h"
 
 #include <doctest/doctest.h>
 

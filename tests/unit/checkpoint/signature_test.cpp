@@ -3,8 +3,8 @@
 #include <cstdlib>
 #include <fstream>
 
-#include "lockstep/checkpoint/manifest_seal.h"
-#include "lockstep/checkpoint/signature_check.h"
+#include "lockstep/train/checkpoint/manifest_seal.h"
+#include "lockstep/train/checkpoint/signature_check.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/small_set.h"
 #include "tests/support/temporary_directory.h"

@@ -1,4 +1,4 @@
-#include "lockstep/checkpoint/state_digest.h"
+#include "lockstep/train/checkpoint/state_digest.h"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/tensor.h>

@@ -1,4 +1,4 @@
-#include "lockstep/checkpoint/step_files.h"
+#include "lockstep/train/checkpoint/step_files.h"
 
 #include <doctest/doctest.h>
 

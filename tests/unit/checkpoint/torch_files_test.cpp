@@ -1,12 +1,12 @@
-#include "lockstep/checkpoint/torch_files.h"
+#include "lockstep/train/checkpoint/torch_files.h"
 
 #include <torch/torch.h>
 
 // doctest's CHECK replaces the one of torch's logging.
 #include <doctest/doctest.h>
 
-#include "lockstep/checkpoint/module_state.h"
 #include "lockstep/formats/sharded_safetensors.h"
+#include "lockstep/train/checkpoint/module_state.h"
 #include "tests/support/command.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_directory.h"

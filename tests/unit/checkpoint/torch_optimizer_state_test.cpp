@@ -1,5 +1,5 @@
 // The state of optimizers goes to PyTorch and back. optimizer_oracle.py describes the cases and their files.
-#include "lockstep/checkpoint/torch_optimizer_state.h"
+#include "lockstep/train/checkpoint/torch_optimizer_state.h"
 
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
@@ -13,12 +13,12 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/checkpoint/module_state.h"
-#include "lockstep/checkpoint/optimizer_kinds.h"
-#include "lockstep/checkpoint/optimizer_state.h"
-#include "lockstep/checkpoint/state_digest.h"
-#include "lockstep/checkpoint/torch_files.h"
-#include "lockstep/optim/zero_redundancy_optimizer.h"
+#include "lockstep/train/checkpoint/module_state.h"
+#include "lockstep/train/checkpoint/optimizer_kinds.h"
+#include "lockstep/train/checkpoint/optimizer_state.h"
+#include "lockstep/train/checkpoint/state_digest.h"
+#include "lockstep/train/checkpoint/torch_files.h"
+#include "lockstep/train/optim/zero_redundancy_optimizer.h"
 #include "tests/support/command.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_worlds.h"

@@ -7,8 +7,8 @@
 
 #include <string>
 
-#include "lockstep/checkpoint/state_digest.h"
-#include "lockstep/checkpoint/training_run.h"
+#include "lockstep/train/checkpoint/state_digest.h"
+#include "lockstep/train/checkpoint/training_run.h"
 
 namespace lockstep::testing {
 

@@ -1,4 +1,4 @@
-#include "lockstep/checkpoint/training_run.h"
+#include "lockstep/train/checkpoint/training_run.h"
 
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
@@ -15,9 +15,9 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/checkpoint/save.h"
-#include "lockstep/ddp/throughput.h"
-#include "lockstep/ddp/uneven_inputs/join.h"
+#include "lockstep/train/checkpoint/save.h"
+#include "lockstep/train/ddp/throughput.h"
+#include "lockstep/train/ddp/uneven_inputs/join.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"
 #include "tests/support/temporary_directory.h"

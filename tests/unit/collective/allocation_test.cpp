@@ -6,8 +6,8 @@
 #include <memory>
 #include <vector>
 
-#include "lockstep/collective/arena_engine.h"
-#include "lockstep/collective/link_engine.h"
+#include "lockstep/comm/collective/arena_engine.h"
+#include "lockstep/comm/collective/link_engine.h"
 #include "tests/support/allocation_count.h"
 #include "tests/support/arena_meshes.h"
 #include "tests/support/rank_threads.h"

@@ -1,5 +1,5 @@
 // What the ArenaEngine makes of ranks that show it nonsense.
-#include "lockstep/collective/arena_engine.h"
+#include "lockstep/comm/collective/arena_engine.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "lockstep/collective/call_meter.h"
+#include "lockstep/comm/collective/call_meter.h"
 
 #include <doctest/doctest.h>
 

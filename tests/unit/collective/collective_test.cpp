@@ -1,4 +1,4 @@
-#include "lockstep/collective/collective.h"
+#include "lockstep/comm/collective/collective.h"
 
 #include <doctest/doctest.h>
 
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/collective/mismatch.h"
+#include "lockstep/comm/collective/mismatch.h"
 #include "tests/support/expect_error.h"
 
 namespace collective_test {

@@ -3,8 +3,8 @@
 
 #include <memory>
 
-#include "lockstep/collective/arena_engine.h"
-#include "lockstep/observe/flight_recorder.h"
+#include "lockstep/base/observe/flight_recorder.h"
+#include "lockstep/comm/collective/arena_engine.h"
 #include "tests/support/expect_error.h"
 #include "tests/unit/collective/link_fixture.h"
 

@@ -1,4 +1,4 @@
-#include "lockstep/collective/exchange.h"
+#include "lockstep/comm/collective/exchange.h"
 
 #include <doctest/doctest.h>
 

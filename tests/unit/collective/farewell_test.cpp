@@ -1,4 +1,4 @@
-#include "lockstep/collective/farewell.h"
+#include "lockstep/comm/collective/farewell.h"
 
 #include <doctest/doctest.h>
 

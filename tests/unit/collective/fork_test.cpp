@@ -10,12 +10,12 @@
 #include <string>
 
 #include "lockstep/base/fork_guard.h"
-#include "lockstep/collective/arena_engine.h"
-#include "lockstep/net/socket.h"
-#include "lockstep/store/file_store.h"
-#include "lockstep/store/store_server.h"
-#include "lockstep/store/tcp_store.h"
-#include "lockstep/transport/arena_mesh.h"
+#include "lockstep/comm/collective/arena_engine.h"
+#include "lockstep/comm/net/socket.h"
+#include "lockstep/comm/store/file_store.h"
+#include "lockstep/comm/store/store_server.h"
+#include "lockstep/comm/store/tcp_store.h"
+#include "lockstep/comm/transport/arena_mesh.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/forked_child.h"
 #include "tests/support/tcp_meshes.h"

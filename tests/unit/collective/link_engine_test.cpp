@@ -1,4 +1,4 @@
-#include "lockstep/collective/link_engine.h"
+#include "lockstep/comm/collective/link_engine.h"
 
 #include <doctest/doctest.h>
 

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/collective/link_engine.h"
-#include "lockstep/collective/reduce.h"
+#include "lockstep/comm/collective/link_engine.h"
+#include "lockstep/comm/collective/reduce.h"
 #include "tests/support/arena_meshes.h"
 #include "tests/support/rank_threads.h"
 

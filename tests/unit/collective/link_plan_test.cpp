@@ -1,4 +1,4 @@
-#include "lockstep/collective/link_plan.h"
+#include "lockstep/comm/collective/link_plan.h"
 
 #include <doctest/doctest.h>
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "lockstep/base/hash.h"
-#include "lockstep/transport/tcp_links.h"
+#include "lockstep/comm/transport/tcp_links.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/tcp_meshes.h"

@@ -1,4 +1,4 @@
-#include "lockstep/collective/reduce.h"
+#include "lockstep/comm/collective/reduce.h"
 
 #include <doctest/doctest.h>
 #include <hwy/highway.h>

@@ -1,4 +1,4 @@
-#include "lockstep/collective/tree_plan.h"
+#include "lockstep/comm/collective/tree_plan.h"
 
 #include <doctest/doctest.h>
 

@@ -12,9 +12,9 @@
 #include <set>
 #include <vector>
 
-#include "lockstep/data/distributed_sampler.h"
-#include "lockstep/data/loader.h"
-#include "lockstep/data/shard_sampler.h"
+#include "lockstep/train/data/distributed_sampler.h"
+#include "lockstep/train/data/loader.h"
+#include "lockstep/train/data/shard_sampler.h"
 #include "tests/support/expect_error.h"
 
 namespace augmentation_test {

@@ -1,4 +1,4 @@
-#include "lockstep/data/distributed_sampler.h"
+#include "lockstep/train/data/distributed_sampler.h"
 
 #include <doctest/doctest.h>
 
@@ -6,7 +6,7 @@
 #include <iterator>
 #include <string>
 
-#include "lockstep/data/loader_inputs.h"
+#include "lockstep/train/data/loader_inputs.h"
 #include "tests/support/command.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/standard_error_of.h"

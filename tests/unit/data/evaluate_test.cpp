@@ -1,4 +1,4 @@
-#include "lockstep/data/evaluate.h"
+#include "lockstep/train/data/evaluate.h"
 
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
@@ -12,9 +12,9 @@
 #include <stdexcept>
 #include <utility>
 
-#include "lockstep/ddp/backward_in_parts.h"
-#include "lockstep/ddp/distributed_data_parallel.h"
-#include "lockstep/ddp/lockstep_mode/thread_count.h"
+#include "lockstep/train/ddp/backward_in_parts.h"
+#include "lockstep/train/ddp/distributed_data_parallel.h"
+#include "lockstep/train/ddp/lockstep_mode/thread_count.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"
 

@@ -1,4 +1,4 @@
-#include "lockstep/data/fashion_mnist.h"
+#include "lockstep/train/data/fashion_mnist.h"
 
 #include <ATen/ops/equal.h>
 #include <doctest/doctest.h>
@@ -7,8 +7,8 @@
 #include <filesystem>
 #include <random>
 
-#include "lockstep/data/distributed_sampler.h"
-#include "lockstep/data/loader.h"
+#include "lockstep/train/data/distributed_sampler.h"
+#include "lockstep/train/data/loader.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/unit/data/idx_fixture.h"

@@ -1,4 +1,4 @@
-#include "lockstep/data/gather_predictions.h"
+#include "lockstep/train/data/gather_predictions.h"
 
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>

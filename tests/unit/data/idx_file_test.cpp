@@ -1,4 +1,4 @@
-#include "lockstep/data/idx_file.h"
+#include "lockstep/train/data/idx_file.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "lockstep/data/loader.h"
+#include "lockstep/train/data/loader.h"
 
 #include <doctest/doctest.h>
 

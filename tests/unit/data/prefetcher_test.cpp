@@ -1,4 +1,4 @@
-#include "lockstep/data/prefetcher.h"
+#include "lockstep/train/data/prefetcher.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "lockstep/data/progress.h"
+#include "lockstep/train/data/progress.h"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>

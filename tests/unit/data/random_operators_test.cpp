@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/data/batch_numbers.h"
+#include "lockstep/train/data/batch_numbers.h"
 #include "tests/support/expect_error.h"
 
 namespace random_operators_test {

@@ -1,11 +1,11 @@
-#include "lockstep/data/shard_indices.h"
+#include "lockstep/train/data/shard_indices.h"
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <numeric>
 
-#include "lockstep/data/batch_size.h"
+#include "lockstep/train/data/batch_size.h"
 #include "tests/support/expect_error.h"
 
 namespace shard_indices_test {

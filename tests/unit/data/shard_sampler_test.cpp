@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/data/shard_sampler.h"
+#include "lockstep/train/data/shard_sampler.h"
 #include "tests/support/expect_error.h"
 
 namespace shard_sampler_test {

@@ -13,9 +13,9 @@
 #include <sstream>
 #include <vector>
 
-#include "lockstep/data/distributed_sampler.h"
-#include "lockstep/data/loader.h"
-#include "lockstep/data/shard_sampler.h"
+#include "lockstep/train/data/distributed_sampler.h"
+#include "lockstep/train/data/loader.h"
+#include "lockstep/train/data/shard_sampler.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/standard_error_of.h"
 

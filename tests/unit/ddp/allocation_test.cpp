@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/ddp/distributed_data_parallel.h"
-#include "lockstep/group/arena_allocator.h"
+#include "lockstep/comm/group/arena_allocator.h"
+#include "lockstep/train/ddp/distributed_data_parallel.h"
 #include "tests/support/allocation_count.h"
 #include "tests/support/quiet_groups.h"
 #include "tests/unit/ddp/models.h"

@@ -1,4 +1,4 @@
-#include "lockstep/ddp/lockstep_mode/arithmetic.h"
+#include "lockstep/train/ddp/lockstep_mode/arithmetic.h"
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>

@@ -1,5 +1,5 @@
 // The table, entry by entry, as docs/ARCHITECTURE.md prints it.
-#include "lockstep/ddp/backward_machine.h"
+#include "lockstep/train/ddp/backward_machine.h"
 
 #include <doctest/doctest.h>
 

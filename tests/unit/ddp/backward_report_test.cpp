@@ -1,5 +1,5 @@
 // What ranks tell each other of their backwards, and what none of them can have told.
-#include "lockstep/ddp/backward_report.h"
+#include "lockstep/train/ddp/backward_report.h"
 
 #include <doctest/doctest.h>
 

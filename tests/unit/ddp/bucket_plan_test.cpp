@@ -1,4 +1,4 @@
-#include "lockstep/ddp/buckets/bucket_plan.h"
+#include "lockstep/train/ddp/buckets/bucket_plan.h"
 
 #include <doctest/doctest.h>
 

@@ -14,10 +14,10 @@
 
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
-#include "lockstep/ddp/distributed_data_parallel.h"
-#include "lockstep/ddp/hooks/default_hooks.h"
-#include "lockstep/ddp/uneven_inputs/join.h"
-#include "lockstep/group/world.h"
+#include "lockstep/comm/group/world.h"
+#include "lockstep/train/ddp/distributed_data_parallel.h"
+#include "lockstep/train/ddp/hooks/default_hooks.h"
+#include "lockstep/train/ddp/uneven_inputs/join.h"
 #include "tests/support/expect_error.h"
 #include "tests/unit/ddp/models.h"
 

@@ -1,6 +1,6 @@
 // What a gradient contains after sequences of events: accumulation, join(), zero_grad(), several backwards of a
 // forward.
-#include "lockstep/ddp/contributions.h"
+#include "lockstep/train/ddp/contributions.h"
 
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
@@ -13,9 +13,9 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/ddp/distributed_data_parallel.h"
-#include "lockstep/ddp/hooks/default_hooks.h"
-#include "lockstep/ddp/uneven_inputs/join.h"
+#include "lockstep/train/ddp/distributed_data_parallel.h"
+#include "lockstep/train/ddp/hooks/default_hooks.h"
+#include "lockstep/train/ddp/uneven_inputs/join.h"
 #include "tests/support/expect_error.h"
 #include "tests/unit/ddp/models.h"
 

@@ -8,8 +8,8 @@
 #include <string>
 
 #include "lockstep/base/error.h"
-#include "lockstep/ddp/average_gradients.h"
-#include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/train/ddp/average_gradients.h"
+#include "lockstep/train/ddp/distributed_data_parallel.h"
 #include "tests/support/captured_log.h"
 #include "tests/unit/ddp/models.h"
 

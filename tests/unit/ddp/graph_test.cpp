@@ -11,7 +11,7 @@
 #include <tuple>
 
 #include "lockstep/base/error.h"
-#include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/train/ddp/distributed_data_parallel.h"
 #include "tests/support/recomputed.h"
 #include "tests/unit/ddp/models.h"
 

@@ -9,11 +9,11 @@
 #include <string>
 
 #include "lockstep/base/error.h"
-#include "lockstep/ddp/hooks/default_hooks.h"
-#include "lockstep/ddp/hooks/low_rank.h"
-#include "lockstep/ddp/hooks/power_sgd.h"
-#include "lockstep/ddp/hooks/quantization_hooks.h"
-#include "lockstep/observe/backward_name.h"
+#include "lockstep/base/observe/backward_name.h"
+#include "lockstep/train/ddp/hooks/default_hooks.h"
+#include "lockstep/train/ddp/hooks/low_rank.h"
+#include "lockstep/train/ddp/hooks/power_sgd.h"
+#include "lockstep/train/ddp/hooks/quantization_hooks.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "lockstep/base/stop_signal.h"
-#include "lockstep/ddp/uneven_inputs/join.h"
-#include "lockstep/group/world.h"
+#include "lockstep/comm/group/world.h"
+#include "lockstep/train/ddp/uneven_inputs/join.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_worlds.h"
 

@@ -1,5 +1,5 @@
 // Ranks with different numbers of batches.
-#include "lockstep/ddp/uneven_inputs/join.h"
+#include "lockstep/train/ddp/uneven_inputs/join.h"
 
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/train/ddp/distributed_data_parallel.h"
 #include "tests/unit/ddp/models.h"
 
 namespace join_test {

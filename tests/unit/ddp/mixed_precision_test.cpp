@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/train/ddp/distributed_data_parallel.h"
 #include "tests/support/expect_error.h"
 #include "tests/unit/ddp/models.h"
 

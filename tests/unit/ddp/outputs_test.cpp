@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/train/ddp/distributed_data_parallel.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/recomputed.h"
 #include "tests/unit/ddp/models.h"

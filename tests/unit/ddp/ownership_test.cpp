@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/ddp/distributed_data_parallel.h"
-#include "lockstep/group/sole_owner.h"
+#include "lockstep/comm/group/sole_owner.h"
+#include "lockstep/train/ddp/distributed_data_parallel.h"
 #include "tests/unit/ddp/models.h"
 
 namespace ownership_test {

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/ddp/distributed_data_parallel.h"
-#include "lockstep/ddp/uneven_inputs/join.h"
+#include "lockstep/train/ddp/distributed_data_parallel.h"
+#include "lockstep/train/ddp/uneven_inputs/join.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_worlds.h"
 #include "tests/support/recomputed.h"

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/train/ddp/distributed_data_parallel.h"
 #include "tests/unit/ddp/models.h"
 
 namespace schedules_test {

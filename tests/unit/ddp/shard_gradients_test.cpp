@@ -12,9 +12,9 @@
 #include <string>
 
 #include "lockstep/base/error.h"
-#include "lockstep/ddp/distributed_data_parallel.h"
-#include "lockstep/ddp/uneven_inputs/join.h"
-#include "lockstep/group/sole_owner.h"
+#include "lockstep/comm/group/sole_owner.h"
+#include "lockstep/train/ddp/distributed_data_parallel.h"
+#include "lockstep/train/ddp/uneven_inputs/join.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"
 #include "tests/unit/ddp/shard_worlds.h"

@@ -8,7 +8,7 @@
 #include <cstring>
 #include <vector>
 
-#include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/train/ddp/distributed_data_parallel.h"
 #include "tests/support/local_groups.h"
 #include "tests/support/wave.h"
 

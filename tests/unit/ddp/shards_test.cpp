@@ -13,7 +13,7 @@
 
 #include "examples/models/gpt.h"
 #include "lockstep/base/error.h"
-#include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/train/ddp/distributed_data_parallel.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"
 #include "tests/support/standard_error_of.h"

@@ -1,4 +1,4 @@
-#include "lockstep/ddp/timing/step_report.h"
+#include "lockstep/train/ddp/timing/step_report.h"
 
 #include <doctest/doctest.h>
 

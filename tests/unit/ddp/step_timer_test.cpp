@@ -1,4 +1,4 @@
-#include "lockstep/ddp/timing/step_timer.h"
+#include "lockstep/train/ddp/timing/step_timer.h"
 
 #include <doctest/doctest.h>
 

@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/ddp/checks/all_finite.h"
-#include "lockstep/ddp/distributed_data_parallel.h"
-#include "lockstep/ddp/hooks/default_hooks.h"
+#include "lockstep/train/ddp/checks/all_finite.h"
+#include "lockstep/train/ddp/distributed_data_parallel.h"
+#include "lockstep/train/ddp/hooks/default_hooks.h"
 #include "tests/support/captured_log.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_worlds.h"

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/ddp/backward_in_parts.h"
-#include "lockstep/ddp/distributed_data_parallel.h"
+#include "lockstep/train/ddp/backward_in_parts.h"
+#include "lockstep/train/ddp/distributed_data_parallel.h"
 #include "tests/support/expect_error.h"
 #include "tests/unit/ddp/models.h"
 

@@ -1,4 +1,4 @@
-#include "lockstep/elastic/agent_message.h"
+#include "lockstep/job/elastic/agent_message.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "lockstep/elastic/hello.h"
+#include "lockstep/job/elastic/hello.h"
 
 #include <doctest/doctest.h>
 

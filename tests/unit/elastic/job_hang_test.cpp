@@ -1,4 +1,4 @@
-#include "lockstep/elastic/job_hang.h"
+#include "lockstep/job/elastic/job_hang.h"
 
 #include <doctest/doctest.h>
 

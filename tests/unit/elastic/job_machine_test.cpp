@@ -1,4 +1,4 @@
-#include "lockstep/elastic/job_machine.h"
+#include "lockstep/job/elastic/job_machine.h"
 
 #include <doctest/doctest.h>
 

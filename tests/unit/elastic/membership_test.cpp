@@ -1,4 +1,4 @@
-#include "lockstep/elastic/membership.h"
+#include "lockstep/job/elastic/membership.h"
 
 #include <doctest/doctest.h>
 

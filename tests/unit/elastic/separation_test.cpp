@@ -1,4 +1,4 @@
-#include "lockstep/elastic/separation.h"
+#include "lockstep/job/elastic/separation.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "lockstep/elastic/unacknowledged.h"
+#include "lockstep/job/elastic/unacknowledged.h"
 
 #include <doctest/doctest.h>
 

@@ -7,7 +7,7 @@
 #include <barrier>
 #include <vector>
 
-#include "lockstep/group/process_group.h"
+#include "lockstep/comm/group/process_group.h"
 #include "tests/support/allocation_count.h"
 #include "tests/support/quiet_groups.h"
 

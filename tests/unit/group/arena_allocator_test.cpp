@@ -1,4 +1,4 @@
-#include "lockstep/group/arena_allocator.h"
+#include "lockstep/comm/group/arena_allocator.h"
 
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>

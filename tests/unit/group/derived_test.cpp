@@ -1,5 +1,5 @@
 // Operations made of a group's own.
-#include "lockstep/group/derived.h"
+#include "lockstep/comm/group/derived.h"
 
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "lockstep/base/machine.h"
-#include "lockstep/group/objects.h"
-#include "lockstep/group/shape_message.h"
+#include "lockstep/comm/group/objects.h"
+#include "lockstep/comm/group/shape_message.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"
 

@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 
-#include "lockstep/group/objects.h"
+#include "lockstep/comm/group/objects.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/fake_device.h"
 #include "tests/support/local_groups.h"

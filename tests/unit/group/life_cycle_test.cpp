@@ -13,9 +13,9 @@
 #include <type_traits>
 #include <vector>
 
-#include "lockstep/group/world.h"
-#include "lockstep/net/listener.h"
-#include "lockstep/observe/process_recorder.h"
+#include "lockstep/base/observe/process_recorder.h"
+#include "lockstep/comm/group/world.h"
+#include "lockstep/comm/net/listener.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"
 #include "tests/support/local_worlds.h"

@@ -3,8 +3,8 @@
 #include <doctest/doctest.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/group/process_group.h"
-#include "lockstep/observe/process_recorder.h"
+#include "lockstep/base/observe/process_recorder.h"
+#include "lockstep/comm/group/process_group.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"
 

@@ -1,4 +1,4 @@
-#include "lockstep/group/numbers.h"
+#include "lockstep/comm/group/numbers.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "lockstep/group/object_codecs.h"
+#include "lockstep/comm/group/object_codecs.h"
 
 #include <ATen/ATen.h>
 #include <ATen/core/Dict.h>

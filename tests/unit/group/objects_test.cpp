@@ -1,4 +1,4 @@
-#include "lockstep/group/objects.h"
+#include "lockstep/comm/group/objects.h"
 
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>

@@ -1,4 +1,4 @@
-#include "lockstep/group/overlap.h"
+#include "lockstep/comm/group/overlap.h"
 
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>

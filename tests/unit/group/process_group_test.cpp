@@ -1,4 +1,4 @@
-#include "lockstep/group/process_group.h"
+#include "lockstep/comm/group/process_group.h"
 
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/group/derived.h"
-#include "lockstep/observe/process_recorder.h"
+#include "lockstep/base/observe/process_recorder.h"
+#include "lockstep/comm/group/derived.h"
 #include "tests/support/captured_log.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/forked_child.h"

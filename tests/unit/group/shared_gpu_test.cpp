@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "lockstep/rendezvous/shared_gpus.h"
+#include "lockstep/comm/rendezvous/shared_gpus.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_worlds.h"
 #include "tests/support/standard_error_of.h"

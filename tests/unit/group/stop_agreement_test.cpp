@@ -1,4 +1,4 @@
-#include "lockstep/group/stop_agreement.h"
+#include "lockstep/comm/group/stop_agreement.h"
 
 #include <doctest/doctest.h>
 
@@ -6,7 +6,7 @@
 #include <chrono>
 #include <vector>
 
-#include "lockstep/group/world.h"
+#include "lockstep/comm/group/world.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_worlds.h"
 

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/group/tensor_segments.h"
+#include "lockstep/comm/group/tensor_segments.h"
 #include "tests/support/local_groups.h"
 #include "tests/unit/group/tensor_zoo.h"
 

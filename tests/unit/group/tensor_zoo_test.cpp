@@ -8,8 +8,8 @@
 #include <optional>
 
 #include "lockstep/base/error.h"
-#include "lockstep/group/derived.h"
-#include "lockstep/group/objects.h"
+#include "lockstep/comm/group/derived.h"
+#include "lockstep/comm/group/objects.h"
 #include "tests/unit/group/tensor_zoo_case.h"
 
 namespace tensor_zoo_test {

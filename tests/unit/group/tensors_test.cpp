@@ -4,8 +4,8 @@
 #include <doctest/doctest.h>
 #include <sys/mman.h>
 
-#include "lockstep/group/derived.h"
-#include "lockstep/group/tensor_segments.h"
+#include "lockstep/comm/group/derived.h"
+#include "lockstep/comm/group/tensor_segments.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"
 

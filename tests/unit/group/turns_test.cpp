@@ -1,5 +1,5 @@
 // Whose turn it is among the calls of a group.
-#include "lockstep/group/turns.h"
+#include "lockstep/comm/group/turns.h"
 
 #include <doctest/doctest.h>
 #include <pthread.h>

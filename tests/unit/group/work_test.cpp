@@ -1,5 +1,5 @@
 // The handle of a call that was started.
-#include "lockstep/group/work.h"
+#include "lockstep/comm/group/work.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "lockstep/group/world.h"
+#include "lockstep/comm/group/world.h"
 
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
@@ -14,12 +14,12 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/group/connect.h"
-#include "lockstep/group/derived.h"
-#include "lockstep/group/objects.h"
-#include "lockstep/group/rank_zero.h"
-#include "lockstep/group/seed.h"
-#include "lockstep/rendezvous/handlers.h"
+#include "lockstep/comm/group/connect.h"
+#include "lockstep/comm/group/derived.h"
+#include "lockstep/comm/group/objects.h"
+#include "lockstep/comm/group/rank_zero.h"
+#include "lockstep/comm/group/seed.h"
+#include "lockstep/comm/rendezvous/handlers.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_worlds.h"
 #include "tests/support/temporary_directory.h"

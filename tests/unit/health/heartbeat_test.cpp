@@ -1,11 +1,11 @@
-#include "lockstep/health/heartbeat.h"
+#include "lockstep/comm/health/heartbeat.h"
 
 #include <doctest/doctest.h>
 
 #include <string>
 #include <thread>
 
-#include "lockstep/observe/process_recorder.h"
+#include "lockstep/base/observe/process_recorder.h"
 #include "tests/support/expect_error.h"
 #include "tests/unit/messages/messenger_fixture.h"
 

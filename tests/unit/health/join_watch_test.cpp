@@ -1,8 +1,8 @@
-#include "lockstep/health/join_watch.h"
+#include "lockstep/comm/health/join_watch.h"
 
 #include <memory>
 
-#include "lockstep/store/memory_store.h"
+#include "lockstep/comm/store/memory_store.h"
 #include "tests/support/expect_error.h"
 
 namespace join_watch_test {

@@ -1,5 +1,5 @@
 // The one error that says what became of a rank.
-#include "lockstep/health/peer_failure.h"
+#include "lockstep/comm/health/peer_failure.h"
 
 #include <doctest/doctest.h>
 

@@ -1,9 +1,9 @@
 // What ranks post when their group ends, and what the others make of it.
-#include "lockstep/health/posted_errors.h"
+#include "lockstep/comm/health/posted_errors.h"
 
 #include <doctest/doctest.h>
 
-#include "lockstep/store/memory_store.h"
+#include "lockstep/comm/store/memory_store.h"
 #include "tests/support/expect_error.h"
 
 namespace posted_errors_test {

@@ -1,5 +1,5 @@
 // Whether another process has ended, with and without pidfds.
-#include "lockstep/health/process_watch.h"
+#include "lockstep/comm/health/process_watch.h"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>

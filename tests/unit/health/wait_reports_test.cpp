@@ -1,4 +1,4 @@
-#include "lockstep/health/wait_reports.h"
+#include "lockstep/comm/health/wait_reports.h"
 
 #include <doctest/doctest.h>
 

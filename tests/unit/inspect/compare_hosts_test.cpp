@@ -1,4 +1,4 @@
-#include "lockstep/inspect/compare_hosts.h"
+#include "lockstep/job/inspect/compare_hosts.h"
 
 #include <algorithm>
 

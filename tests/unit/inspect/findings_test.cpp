@@ -7,7 +7,7 @@
 #include <map>
 #include <string>
 
-#include "lockstep/inspect/checks.h"
+#include "lockstep/job/inspect/checks.h"
 
 namespace findings_test {
 

@@ -1,4 +1,4 @@
-#include "lockstep/inspect/job_table.h"
+#include "lockstep/job/inspect/job_table.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "lockstep/launch/agent_marks.h"
+#include "lockstep/job/launch/agent_marks.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "lockstep/launch/cores.h"
+#include "lockstep/job/launch/cores.h"
 
 #include <doctest/doctest.h>
 #include <sched.h>

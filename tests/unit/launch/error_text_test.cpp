@@ -1,4 +1,4 @@
-#include "lockstep/launch/error_text.h"
+#include "lockstep/job/launch/error_text.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "lockstep/launch/gpus.h"
+#include "lockstep/job/launch/gpus.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "lockstep/launch/hang_decision.h"
+#include "lockstep/job/launch/hang_decision.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "lockstep/launch/job_event.h"
+#include "lockstep/job/launch/job_event.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "lockstep/launch/job_monitor.h"
+#include "lockstep/job/launch/job_monitor.h"
 
 #include <doctest/doctest.h>
 

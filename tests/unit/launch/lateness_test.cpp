@@ -3,8 +3,8 @@
 
 #include <deque>
 
-#include "lockstep/launch/flight_recordings.h"
-#include "lockstep/observe/flight_recorder.h"
+#include "lockstep/base/observe/flight_recorder.h"
+#include "lockstep/job/launch/flight_recordings.h"
 
 namespace lateness_test {
 

@@ -1,4 +1,4 @@
-#include "lockstep/launch/line_splitter.h"
+#include "lockstep/job/launch/line_splitter.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "lockstep/launch/local_job.h"
+#include "lockstep/job/launch/local_job.h"
 
 #include <doctest/doctest.h>
 
@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "lockstep/launch/attempt.h"
+#include "lockstep/job/launch/attempt.h"
 #include "tests/support/expect_error.h"
 
 namespace local_job_test {

@@ -1,4 +1,4 @@
-#include "lockstep/launch/oom_kills.h"
+#include "lockstep/job/launch/oom_kills.h"
 
 #include <doctest/doctest.h>
 

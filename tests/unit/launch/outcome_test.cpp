@@ -1,4 +1,4 @@
-#include "lockstep/launch/outcome.h"
+#include "lockstep/job/launch/outcome.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "lockstep/launch/output_sink.h"
+#include "lockstep/job/launch/output_sink.h"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>

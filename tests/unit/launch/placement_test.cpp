@@ -1,4 +1,4 @@
-#include "lockstep/launch/placement.h"
+#include "lockstep/job/launch/placement.h"
 
 #include <doctest/doctest.h>
 #include <poll.h>
@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/launch/child_process.h"
-#include "lockstep/launch/cores.h"
+#include "lockstep/job/launch/child_process.h"
+#include "lockstep/job/launch/cores.h"
 #include "tests/support/expect_error.h"
 
 namespace placement_test {

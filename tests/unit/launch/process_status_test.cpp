@@ -1,4 +1,4 @@
-#include "lockstep/launch/process_status.h"
+#include "lockstep/job/launch/process_status.h"
 
 #include <arpa/inet.h>
 #include <doctest/doctest.h>

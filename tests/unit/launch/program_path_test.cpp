@@ -1,4 +1,4 @@
-#include "lockstep/launch/program_path.h"
+#include "lockstep/job/launch/program_path.h"
 
 #include <doctest/doctest.h>
 

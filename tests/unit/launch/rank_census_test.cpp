@@ -1,10 +1,10 @@
-#include "lockstep/launch/rank_census.h"
+#include "lockstep/job/launch/rank_census.h"
 
 #include <doctest/doctest.h>
 
 #include <memory>
 
-#include "lockstep/observe/flight_recorder.h"
+#include "lockstep/base/observe/flight_recorder.h"
 
 namespace rank_census_test {
 

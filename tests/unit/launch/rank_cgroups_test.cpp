@@ -1,4 +1,4 @@
-#include "lockstep/launch/rank_cgroups.h"
+#include "lockstep/job/launch/rank_cgroups.h"
 
 #include <doctest/doctest.h>
 #include <unistd.h>
@@ -7,7 +7,7 @@
 #include <fstream>
 
 #include "lockstep/base/error.h"
-#include "lockstep/launch/oom_kills.h"
+#include "lockstep/job/launch/oom_kills.h"
 
 namespace rank_cgroups_test {
 

@@ -1,4 +1,4 @@
-#include "lockstep/launch/reaper.h"
+#include "lockstep/job/launch/reaper.h"
 
 #include <doctest/doctest.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "lockstep/launch/recordings_folder.h"
+#include "lockstep/job/launch/recordings_folder.h"
 
 #include <doctest/doctest.h>
 #include <sys/stat.h>
@@ -10,10 +10,10 @@
 #include <fstream>
 
 #include "lockstep/base/format.h"
-#include "lockstep/launch/flight_recordings.h"
-#include "lockstep/observe/flight_file.h"
-#include "lockstep/observe/flight_memory.h"
-#include "lockstep/observe/process_recorder.h"
+#include "lockstep/base/observe/flight_file.h"
+#include "lockstep/base/observe/flight_memory.h"
+#include "lockstep/base/observe/process_recorder.h"
+#include "lockstep/job/launch/flight_recordings.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_directory.h"
 

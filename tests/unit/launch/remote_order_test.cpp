@@ -1,8 +1,8 @@
-#include "lockstep/launch/remote_order.h"
+#include "lockstep/job/launch/remote_order.h"
 
 #include <string>
 
-#include "lockstep/launch/ssh_hosts.h"
+#include "lockstep/job/launch/ssh_hosts.h"
 #include "tests/support/expect_error.h"
 
 namespace remote_order_test {

@@ -1,4 +1,4 @@
-#include "lockstep/launch/stack_reader.h"
+#include "lockstep/job/launch/stack_reader.h"
 
 #include <doctest/doctest.h>
 #include <sys/wait.h>
@@ -10,9 +10,9 @@
 #include <string>
 #include <thread>
 
-#include "lockstep/launch/symbols.h"
-#include "lockstep/observe/flight_recorder.h"
-#include "lockstep/observe/stack_recorder.h"
+#include "lockstep/base/observe/flight_recorder.h"
+#include "lockstep/base/observe/stack_recorder.h"
+#include "lockstep/job/launch/symbols.h"
 #include "tests/support/sanitized.h"
 
 namespace lockstep::internal {

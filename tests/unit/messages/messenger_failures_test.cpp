@@ -5,8 +5,8 @@
 #include <optional>
 #include <thread>
 
-#include "lockstep/messages/message_frame.h"
-#include "lockstep/messages/messenger.h"
+#include "lockstep/comm/messages/message_frame.h"
+#include "lockstep/comm/messages/messenger.h"
 #include "tests/support/expect_error.h"
 #include "tests/unit/messages/messenger_fixture.h"
 

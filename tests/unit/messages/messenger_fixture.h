@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/messages/messenger.h"
+#include "lockstep/comm/messages/messenger.h"
 #include "tests/support/arena_meshes.h"
 #include "tests/support/tcp_meshes.h"
 

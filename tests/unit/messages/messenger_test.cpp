@@ -1,5 +1,5 @@
 // What every Messenger does, over every kind of mesh.
-#include "lockstep/messages/messenger.h"
+#include "lockstep/comm/messages/messenger.h"
 
 #include <doctest/doctest.h>
 #include <sys/resource.h>

@@ -1,4 +1,4 @@
-#include "lockstep/messages/monitored_barrier.h"
+#include "lockstep/comm/messages/monitored_barrier.h"
 
 #include <doctest/doctest.h>
 

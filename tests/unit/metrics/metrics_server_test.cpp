@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/net/socket.h"
+#include "lockstep/comm/net/socket.h"
 
 namespace metrics_server_test {
 

@@ -1,5 +1,5 @@
 // Strangers at a port where ranks are expected.
-#include "lockstep/net/acceptor.h"
+#include "lockstep/comm/net/acceptor.h"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/net/socket.h"
+#include "lockstep/comm/net/socket.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_directory.h"
 

@@ -1,4 +1,4 @@
-#include "lockstep/net/address.h"
+#include "lockstep/comm/net/address.h"
 
 #include <string>
 

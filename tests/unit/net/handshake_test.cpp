@@ -1,10 +1,10 @@
-#include "lockstep/net/handshake.h"
+#include "lockstep/comm/net/handshake.h"
 
 #include <future>
 #include <string>
 
-#include "lockstep/net/socket.h"
-#include "lockstep/net/wire.h"
+#include "lockstep/comm/net/socket.h"
+#include "lockstep/comm/net/wire.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/socket_pair.h"
 

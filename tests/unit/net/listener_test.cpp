@@ -1,4 +1,4 @@
-#include "lockstep/net/listener.h"
+#include "lockstep/comm/net/listener.h"
 
 #include <sys/socket.h>
 #include <unistd.h>
@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "lockstep/base/format.h"
-#include "lockstep/net/socket.h"
+#include "lockstep/comm/net/socket.h"
 #include "tests/support/accepted.h"
 #include "tests/support/expect_error.h"
 

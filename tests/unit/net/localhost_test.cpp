@@ -2,8 +2,8 @@
 #include <cstdio>
 #include <string>
 
-#include "lockstep/net/listener.h"
-#include "lockstep/net/socket.h"
+#include "lockstep/comm/net/listener.h"
+#include "lockstep/comm/net/socket.h"
 #include "tests/support/accepted.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/network_namespace.h"

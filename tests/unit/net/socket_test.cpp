@@ -1,4 +1,4 @@
-#include "lockstep/net/socket.h"
+#include "lockstep/comm/net/socket.h"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -9,7 +9,7 @@
 #include <optional>
 
 #include "lockstep/base/format.h"
-#include "lockstep/net/listener.h"
+#include "lockstep/comm/net/listener.h"
 #include "tests/support/accepted.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/socket_pair.h"

@@ -1,4 +1,4 @@
-#include "lockstep/net/token.h"
+#include "lockstep/comm/net/token.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

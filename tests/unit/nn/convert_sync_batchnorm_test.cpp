@@ -1,4 +1,4 @@
-#include "lockstep/nn/convert_sync_batchnorm.h"
+#include "lockstep/train/nn/convert_sync_batchnorm.h"
 
 #include <ATen/ATen.h>
 #include <c10/core/InferenceMode.h>
@@ -12,8 +12,8 @@
 
 #include "examples/models/resnet18.h"
 #include "lockstep/base/error.h"
-#include "lockstep/ddp/distributed_data_parallel.h"
-#include "lockstep/nn/sync_batch_norm.h"
+#include "lockstep/train/ddp/distributed_data_parallel.h"
+#include "lockstep/train/nn/sync_batch_norm.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"
 

@@ -1,4 +1,4 @@
-#include "lockstep/nn/global_moments.h"
+#include "lockstep/train/nn/global_moments.h"
 
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>

@@ -17,10 +17,10 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/ddp/backward_in_parts.h"
-#include "lockstep/ddp/distributed_data_parallel.h"
-#include "lockstep/nn/convert_sync_batchnorm.h"
-#include "lockstep/nn/sync_batch_norm.h"
+#include "lockstep/train/ddp/backward_in_parts.h"
+#include "lockstep/train/ddp/distributed_data_parallel.h"
+#include "lockstep/train/nn/convert_sync_batchnorm.h"
+#include "lockstep/train/nn/sync_batch_norm.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"
 #include "tests/support/recomputed.h"

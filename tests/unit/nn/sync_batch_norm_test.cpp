@@ -1,4 +1,4 @@
-#include "lockstep/nn/sync_batch_norm.h"
+#include "lockstep/train/nn/sync_batch_norm.h"
 
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/ddp/distributed_data_parallel.h"
-#include "lockstep/ddp/uneven_inputs/join_state.h"
-#include "lockstep/nn/convert_sync_batchnorm.h"
+#include "lockstep/train/ddp/distributed_data_parallel.h"
+#include "lockstep/train/ddp/uneven_inputs/join_state.h"
+#include "lockstep/train/nn/convert_sync_batchnorm.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"
 

@@ -13,9 +13,9 @@
 #include <numeric>
 #include <vector>
 
-#include "lockstep/ddp/distributed_data_parallel.h"
-#include "lockstep/ddp/uneven_inputs/join.h"
-#include "lockstep/nn/sync_batch_norm.h"
+#include "lockstep/train/ddp/distributed_data_parallel.h"
+#include "lockstep/train/ddp/uneven_inputs/join.h"
+#include "lockstep/train/nn/sync_batch_norm.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"
 #include "tests/support/recomputed.h"

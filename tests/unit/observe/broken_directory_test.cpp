@@ -6,9 +6,9 @@
 #include <cerrno>
 #include <cstring>
 
-#include "lockstep/observe/flight_file.h"
-#include "lockstep/observe/flight_memory.h"
-#include "lockstep/observe/process_recorder.h"
+#include "lockstep/base/observe/flight_file.h"
+#include "lockstep/base/observe/flight_memory.h"
+#include "lockstep/base/observe/process_recorder.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_directory.h"
 

@@ -1,4 +1,4 @@
-#include "lockstep/observe/chrome_trace.h"
+#include "lockstep/base/observe/chrome_trace.h"
 
 #include <doctest/doctest.h>
 
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/observe/common_clock.h"
+#include "lockstep/base/observe/common_clock.h"
 
 namespace chrome_trace_test {
 

@@ -1,4 +1,4 @@
-#include "lockstep/observe/flight_file.h"
+#include "lockstep/base/observe/flight_file.h"
 
 #include <doctest/doctest.h>
 #include <sys/stat.h>
@@ -10,8 +10,8 @@
 #include <string>
 
 #include "lockstep/base/format.h"
-#include "lockstep/observe/flight_recorder.h"
-#include "lockstep/observe/process_recorder.h"
+#include "lockstep/base/observe/flight_recorder.h"
+#include "lockstep/base/observe/process_recorder.h"
 #include "tests/support/captured_log.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_directory.h"

@@ -4,11 +4,11 @@
 #include <string>
 
 #include "lockstep/base/hash.h"
-#include "lockstep/observe/backward_name.h"
-#include "lockstep/observe/flight_file.h"
-#include "lockstep/observe/flight_recorder.h"
-#include "lockstep/observe/flight_report.h"
-#include "lockstep/observe/process_recorder.h"
+#include "lockstep/base/observe/backward_name.h"
+#include "lockstep/base/observe/flight_file.h"
+#include "lockstep/base/observe/flight_recorder.h"
+#include "lockstep/base/observe/flight_report.h"
+#include "lockstep/base/observe/process_recorder.h"
 #include "tests/support/temporary_directory.h"
 
 namespace flight_names_test {

@@ -1,4 +1,4 @@
-#include "lockstep/observe/flight_recorder.h"
+#include "lockstep/base/observe/flight_recorder.h"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-#include "lockstep/observe/flight_report.h"
+#include "lockstep/base/observe/flight_report.h"
 
 #include <doctest/doctest.h>
 

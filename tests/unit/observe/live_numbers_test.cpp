@@ -1,4 +1,4 @@
-#include "lockstep/observe/live_numbers.h"
+#include "lockstep/base/observe/live_numbers.h"
 
 #include <doctest/doctest.h>
 
@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/observe/flight_recorder.h"
-#include "lockstep/observe/report_value.h"
+#include "lockstep/base/observe/flight_recorder.h"
+#include "lockstep/base/observe/report_value.h"
 #include "tests/support/expect_error.h"
 
 namespace live_numbers_test {

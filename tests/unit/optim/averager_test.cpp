@@ -5,10 +5,10 @@
 
 #include <map>
 
-#include "lockstep/checkpoint/training_run.h"
-#include "lockstep/ddp/hooks/post_local_sgd.h"
-#include "lockstep/optim/model_averager.h"
-#include "lockstep/optim/post_local_sgd_optimizer.h"
+#include "lockstep/train/checkpoint/training_run.h"
+#include "lockstep/train/ddp/hooks/post_local_sgd.h"
+#include "lockstep/train/optim/model_averager.h"
+#include "lockstep/train/optim/post_local_sgd_optimizer.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"
 #include "tests/support/local_worlds.h"

@@ -1,4 +1,4 @@
-#include "lockstep/optim/clip_gradients.h"
+#include "lockstep/train/optim/clip_gradients.h"
 
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>

@@ -2,8 +2,8 @@
 #include <doctest/doctest.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/group/objects.h"
-#include "lockstep/optim/parameter_exchange.h"
+#include "lockstep/comm/group/objects.h"
+#include "lockstep/train/optim/parameter_exchange.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"
 #include "tests/support/wave.h"

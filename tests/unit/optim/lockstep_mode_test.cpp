@@ -11,9 +11,9 @@
 #include <functional>
 #include <memory>
 
-#include "lockstep/optim/clip_gradients.h"
-#include "lockstep/optim/model_averager.h"
-#include "lockstep/optim/zero_redundancy_optimizer.h"
+#include "lockstep/train/optim/clip_gradients.h"
+#include "lockstep/train/optim/model_averager.h"
+#include "lockstep/train/optim/zero_redundancy_optimizer.h"
 #include "tests/support/expect_error.h"
 #include "tests/unit/ddp/shard_worlds.h"
 

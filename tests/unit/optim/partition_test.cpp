@@ -1,4 +1,4 @@
-#include "lockstep/optim/partition.h"
+#include "lockstep/train/optim/partition.h"
 
 #include <doctest/doctest.h>
 

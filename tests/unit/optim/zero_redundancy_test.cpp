@@ -1,4 +1,4 @@
-#include "lockstep/optim/zero_redundancy_optimizer.h"
+#include "lockstep/train/optim/zero_redundancy_optimizer.h"
 
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
@@ -12,7 +12,7 @@
 
 #include <numeric>
 
-#include "lockstep/checkpoint/optimizer_state.h"
+#include "lockstep/train/checkpoint/optimizer_state.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"
 #include "tests/support/wave.h"

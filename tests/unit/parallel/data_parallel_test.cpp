@@ -1,4 +1,4 @@
-#include "lockstep/parallel/data_parallel.h"
+#include "lockstep/train/parallel/data_parallel.h"
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/nn/convert_sync_batchnorm.h"
+#include "lockstep/train/nn/convert_sync_batchnorm.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"
 

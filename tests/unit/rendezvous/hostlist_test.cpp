@@ -1,4 +1,4 @@
-#include "lockstep/rendezvous/hostlist.h"
+#include "lockstep/comm/rendezvous/hostlist.h"
 
 #include "tests/support/expect_error.h"
 

@@ -1,9 +1,9 @@
-#include "lockstep/rendezvous/join_plan.h"
+#include "lockstep/comm/rendezvous/join_plan.h"
 
 #include <map>
 
-#include "lockstep/rendezvous/launchers.h"
-#include "lockstep/store/memory_store.h"
+#include "lockstep/comm/rendezvous/launchers.h"
+#include "lockstep/comm/store/memory_store.h"
 #include "tests/support/expect_error.h"
 #include "tests/unit/rendezvous/planned.h"
 

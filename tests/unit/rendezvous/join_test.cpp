@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "lockstep/base/format.h"
-#include "lockstep/net/listener.h"
-#include "lockstep/rendezvous/rendezvous.h"
-#include "lockstep/store/memory_store.h"
-#include "lockstep/store/store_server.h"
+#include "lockstep/comm/net/listener.h"
+#include "lockstep/comm/rendezvous/rendezvous.h"
+#include "lockstep/comm/store/memory_store.h"
+#include "lockstep/comm/store/store_server.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/socket_pair.h"
 #include "tests/support/temporary_directory.h"

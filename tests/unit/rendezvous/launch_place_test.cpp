@@ -1,11 +1,11 @@
 // The environments are as the managers made them: Slurm 22.05, Open MPI 4.1.4, MPICH 4.0.2, and as the documentation of
 // Flux, Kubernetes and Ray has them. tests/unit/rendezvous/launchers_test.cpp has those of ranks.
-#include "lockstep/rendezvous/launch_place.h"
+#include "lockstep/comm/rendezvous/launch_place.h"
 
 #include <map>
 #include <string>
 
-#include "lockstep/rendezvous/launchers.h"
+#include "lockstep/comm/rendezvous/launchers.h"
 #include "tests/support/expect_error.h"
 
 namespace launch_place_test {

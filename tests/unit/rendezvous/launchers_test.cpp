@@ -1,10 +1,10 @@
 // The environments are as the launchers made them: Slurm 22.05, Open MPI 4.1.4, MPICH 4.0.2, and as Flux's and
 // Kubernetes's documentation has them.
-#include "lockstep/rendezvous/launchers.h"
+#include "lockstep/comm/rendezvous/launchers.h"
 
 #include <map>
 
-#include "lockstep/rendezvous/join_plan.h"
+#include "lockstep/comm/rendezvous/join_plan.h"
 #include "tests/support/expect_error.h"
 #include "tests/unit/rendezvous/planned.h"
 

@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-#include "lockstep/rendezvous/join_plan.h"
+#include "lockstep/comm/rendezvous/join_plan.h"
 #include "tests/support/expect_error.h"
 
 namespace lockstep::testing {

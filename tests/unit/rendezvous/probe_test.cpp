@@ -1,12 +1,12 @@
 // Choosing among a host's network interfaces; the addresses of loopback stand for them.
-#include "lockstep/rendezvous/probe.h"
+#include "lockstep/comm/rendezvous/probe.h"
 
 #include <doctest/doctest.h>
 
 #include <chrono>
 
-#include "lockstep/net/wire.h"
-#include "lockstep/store/memory_store.h"
+#include "lockstep/comm/net/wire.h"
+#include "lockstep/comm/store/memory_store.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/rank_threads.h"
 

@@ -1,11 +1,11 @@
-#include "lockstep/rendezvous/registration.h"
+#include "lockstep/comm/rendezvous/registration.h"
 
 #include <future>
 
-#include "lockstep/rendezvous/local_node.h"
-#include "lockstep/rendezvous/registration_record.h"
-#include "lockstep/rendezvous/shared_gpus.h"
-#include "lockstep/store/memory_store.h"
+#include "lockstep/comm/rendezvous/local_node.h"
+#include "lockstep/comm/rendezvous/registration_record.h"
+#include "lockstep/comm/rendezvous/shared_gpus.h"
+#include "lockstep/comm/store/memory_store.h"
 #include "tests/support/expect_error.h"
 
 namespace registration_test {

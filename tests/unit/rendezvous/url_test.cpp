@@ -1,4 +1,4 @@
-#include "lockstep/rendezvous/handlers.h"
+#include "lockstep/comm/rendezvous/handlers.h"
 
 #include "tests/support/expect_error.h"
 

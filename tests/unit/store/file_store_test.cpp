@@ -1,4 +1,4 @@
-#include "lockstep/store/file_store.h"
+#include "lockstep/comm/store/file_store.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -10,7 +10,7 @@
 #include <optional>
 
 #include "lockstep/base/format.h"
-#include "lockstep/store/log_record.h"
+#include "lockstep/comm/store/log_record.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/forked_child.h"
 #include "tests/support/temporary_directory.h"

@@ -1,6 +1,6 @@
-#include "lockstep/store/key_map.h"
+#include "lockstep/comm/store/key_map.h"
 
-#include "lockstep/store/store.h"
+#include "lockstep/comm/store/store.h"
 #include "tests/support/expect_error.h"
 
 namespace key_map_test {

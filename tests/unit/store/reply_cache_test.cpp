@@ -1,4 +1,4 @@
-#include "lockstep/store/reply_cache.h"
+#include "lockstep/comm/store/reply_cache.h"
 
 #include <doctest/doctest.h>
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/store/store_server.h"
-#include "lockstep/store/tcp_store.h"
+#include "lockstep/comm/store/store_server.h"
+#include "lockstep/comm/store/tcp_store.h"
 #include "tests/support/chaos_proxy.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/seconds_of.h"

@@ -1,4 +1,4 @@
-#include "lockstep/store/store_machine.h"
+#include "lockstep/comm/store/store_machine.h"
 
 #include <doctest/doctest.h>
 

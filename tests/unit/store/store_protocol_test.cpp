@@ -1,8 +1,8 @@
-#include "lockstep/store/store_protocol.h"
+#include "lockstep/comm/store/store_protocol.h"
 
 #include <random>
 
-#include "lockstep/net/wire.h"
+#include "lockstep/comm/net/wire.h"
 #include "tests/support/expect_error.h"
 
 namespace store_protocol_test {

@@ -1,4 +1,4 @@
-#include "lockstep/store/store_server.h"
+#include "lockstep/comm/store/store_server.h"
 
 #include <poll.h>
 #include <sys/resource.h>
@@ -15,11 +15,11 @@
 #include <vector>
 
 #include "lockstep/base/format.h"
-#include "lockstep/net/framing.h"
-#include "lockstep/net/socket.h"
-#include "lockstep/net/wire.h"
-#include "lockstep/store/store_connection.h"
-#include "lockstep/store/tcp_store.h"
+#include "lockstep/comm/net/framing.h"
+#include "lockstep/comm/net/socket.h"
+#include "lockstep/comm/net/wire.h"
+#include "lockstep/comm/store/store_connection.h"
+#include "lockstep/comm/store/tcp_store.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/socket_pair.h"

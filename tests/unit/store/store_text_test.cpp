@@ -1,4 +1,4 @@
-#include "lockstep/store/store_text.h"
+#include "lockstep/comm/store/store_text.h"
 
 #include <doctest/doctest.h>
 

@@ -12,11 +12,11 @@
 #include <type_traits>
 #include <vector>
 
-#include "lockstep/checkpoint/checkpoint.h"
-#include "lockstep/checkpoint/module_state.h"
-#include "lockstep/data/distributed_sampler.h"
-#include "lockstep/ddp/distributed_data_parallel.h"
-#include "lockstep/group/world.h"
+#include "lockstep/comm/group/world.h"
+#include "lockstep/train/checkpoint/checkpoint.h"
+#include "lockstep/train/checkpoint/module_state.h"
+#include "lockstep/train/data/distributed_sampler.h"
+#include "lockstep/train/ddp/distributed_data_parallel.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/fake_device.h"
 #include "tests/support/skip.h"

@@ -19,12 +19,12 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/checkpoint/state_digest.h"
-#include "lockstep/data/distributed_sampler.h"
-#include "lockstep/ddp/distributed_data_parallel.h"
-#include "lockstep/ddp/hooks/default_hooks.h"
-#include "lockstep/group/objects.h"
-#include "lockstep/observe/process_recorder.h"
+#include "lockstep/base/observe/process_recorder.h"
+#include "lockstep/comm/group/objects.h"
+#include "lockstep/train/checkpoint/state_digest.h"
+#include "lockstep/train/data/distributed_sampler.h"
+#include "lockstep/train/ddp/distributed_data_parallel.h"
+#include "lockstep/train/ddp/hooks/default_hooks.h"
 #include "tests/support/captured_log.h"
 #include "tests/support/expect_error.h"
 #include "tests/unit/ddp/models.h"

@@ -1,5 +1,5 @@
 // The record of why a group of ranks that share memory has ended.
-#include "lockstep/transport/abort_record.h"
+#include "lockstep/comm/transport/abort_record.h"
 
 #include <doctest/doctest.h>
 

@@ -1,6 +1,6 @@
 // What is special about meshes over shared memory: their memory, and ranks that are processes of their own.
-#include "lockstep/transport/arena_mesh.h"
-#include "lockstep/transport/byte_rings.h"
+#include "lockstep/comm/transport/arena_mesh.h"
+#include "lockstep/comm/transport/byte_rings.h"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -21,7 +21,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/unique_fd.h"
-#include "lockstep/transport/arena.h"
+#include "lockstep/comm/transport/arena.h"
 #include "tests/support/arena_meshes.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/rank_threads.h"

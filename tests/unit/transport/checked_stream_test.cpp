@@ -1,5 +1,5 @@
 // Blocks with checksums over a connection: what arrives is what was sent, or an error.
-#include "lockstep/transport/checked_stream.h"
+#include "lockstep/comm/transport/checked_stream.h"
 
 #include <doctest/doctest.h>
 #include <sys/socket.h>
@@ -11,7 +11,7 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/net/socket.h"
+#include "lockstep/comm/net/socket.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/socket_pair.h"
 

@@ -1,4 +1,4 @@
-#include "lockstep/transport/cpu_placement.h"
+#include "lockstep/comm/transport/cpu_placement.h"
 
 #include <doctest/doctest.h>
 #include <sched.h>

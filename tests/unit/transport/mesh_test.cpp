@@ -1,5 +1,5 @@
 // What every Mesh does, over TCP and shared memory.
-#include "lockstep/transport/mesh.h"
+#include "lockstep/comm/transport/mesh.h"
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
 // Shared memory that one of the ranks cannot have: all ranks learn it, in time, and who and why.
-#include "lockstep/transport/shared_arena.h"
+#include "lockstep/comm/transport/shared_arena.h"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -18,14 +18,14 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/health/process_watch.h"
-#include "lockstep/net/token.h"
-#include "lockstep/store/memory_store.h"
-#include "lockstep/store/store_server.h"
-#include "lockstep/store/tcp_store.h"
-#include "lockstep/transport/abort_record.h"
-#include "lockstep/transport/arena_handle.h"
-#include "lockstep/transport/mapping.h"
+#include "lockstep/comm/health/process_watch.h"
+#include "lockstep/comm/net/token.h"
+#include "lockstep/comm/store/memory_store.h"
+#include "lockstep/comm/store/store_server.h"
+#include "lockstep/comm/store/tcp_store.h"
+#include "lockstep/comm/transport/abort_record.h"
+#include "lockstep/comm/transport/arena_handle.h"
+#include "lockstep/comm/transport/mapping.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/forked_child.h"
 #include "tests/support/rank_threads.h"

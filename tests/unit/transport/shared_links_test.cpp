@@ -1,5 +1,5 @@
 // Groups that share connections: none sees the bytes of another, holds it up or ends it.
-#include "lockstep/transport/shared_links.h"
+#include "lockstep/comm/transport/shared_links.h"
 
 #include <dirent.h>
 #include <doctest/doctest.h>
@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "lockstep/base/hash.h"
-#include "lockstep/net/framing.h"
-#include "lockstep/net/socket.h"
-#include "lockstep/transport/control_message.h"
+#include "lockstep/comm/net/framing.h"
+#include "lockstep/comm/net/socket.h"
+#include "lockstep/comm/transport/control_message.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/shared_meshes.h"

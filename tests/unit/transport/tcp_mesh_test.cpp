@@ -1,5 +1,5 @@
 // How a TCP mesh comes about, whom it refuses, and how it notices that a peer died.
-#include "lockstep/transport/tcp_mesh.h"
+#include "lockstep/comm/transport/tcp_mesh.h"
 
 #include <doctest/doctest.h>
 #include <sys/resource.h>
@@ -16,13 +16,13 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/hash.h"
-#include "lockstep/net/framing.h"
-#include "lockstep/net/handshake.h"
-#include "lockstep/net/socket.h"
-#include "lockstep/transport/byte_rings.h"
-#include "lockstep/transport/control_message.h"
-#include "lockstep/transport/link_claim.h"
-#include "lockstep/transport/tcp_links.h"
+#include "lockstep/comm/net/framing.h"
+#include "lockstep/comm/net/handshake.h"
+#include "lockstep/comm/net/socket.h"
+#include "lockstep/comm/transport/byte_rings.h"
+#include "lockstep/comm/transport/control_message.h"
+#include "lockstep/comm/transport/link_claim.h"
+#include "lockstep/comm/transport/tcp_links.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/tcp_meshes.h"
 

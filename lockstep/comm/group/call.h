@@ -1,0 +1,57 @@
+// A Call is one collective together with the tensors that it works on: what a ProcessGroup runs or queues.
+// tensors -> Call -> engine. Used again and again, since it keeps its memory. Belongs to one thread at a time.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "lockstep/base/deadline.h"
+#include "lockstep/comm/collective/engine.h"
+#include "lockstep/comm/group/tensor_segments.h"
+
+namespace lockstep::internal {
+
+class Call {
+ public:
+  // Who calls.
+  struct Caller {
+    int rank = 0;
+    int root = 0;
+    Memory memory = Memory::host;
+  };
+  // all_reduce, reduce and broadcast have outputs only, and a barrier no tensors. Lists are joined; with a root, the
+  // list that only the root needs is empty elsewhere. Error{invalid_argument} before anything is sent: see
+  // TensorSegments. Inputs that lie over outputs are copied, but for those that Collective allows.
+  void set(OpKind kind, at::TensorList outputs, at::TensorList inputs, const Caller& caller);
+  // On plain memory that `keeps` owns.
+  void set(const Collective& collective, std::shared_ptr<const void> keeps);
+  // What set() cannot know: reduction, order, name, flight record.
+  Collective& collective() { return collective_; }
+  void set_deadline(Deadline deadline) { deadline_ = deadline; }
+  Deadline deadline() const { return deadline_; }
+
+  // REQUIRES: set().
+  void run(Engine& engine);
+  // Lets go of the tensors.
+  void clear();
+
+ private:
+  void keep_apart(int rank);
+  void agree_on_counts(Engine& engine);
+
+  Collective collective_;
+  TensorSegments input_;
+  TensorSegments output_;
+  std::shared_ptr<const void> keeps_;
+  Deadline deadline_ = Deadline::never();
+  // Of all_to_all. What this rank sends to every rank, then what it expects from each; the same of all ranks; what each
+  // sends to each.
+  std::vector<std::uint64_t> mine_;
+  std::vector<std::uint64_t> told_;
+  std::vector<std::uint64_t> counts_;
+};
+
+}  // namespace lockstep::internal

@@ -1,0 +1,41 @@
+// Connects the ranks of a job as a group: chooses the transport and builds the engine over it. World -> ProcessGroup.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "lockstep/base/deadline.h"
+#include "lockstep/comm/group/meshes.h"
+#include "lockstep/comm/group/process_group.h"
+#include "lockstep/comm/rendezvous/rendezvous.h"
+
+namespace lockstep::internal {
+
+// Blocks until all ranks of the job have connected. Over the backend that the options name, or over shared memory where
+// all ranks are on one node, else TCP, unless they name one. If they name none and shared memory cannot be had, all
+// ranks of the node use TCP, and the lowest of them says so in the log. `name` tells apart the groups of a job. Throws
+// what the transports throw; Error{invalid_argument} for one that cannot work.
+ProcessGroup connect_group(const Membership& membership, const std::string& name, const GroupOptions& options,
+                           Deadline deadline);
+
+// What LOCKSTEP_TRANSPORT, LOCKSTEP_CONNECTIONS and LOCKSTEP_CHECKSUMS say, for programs that leave the choice open.
+// Error{invalid_argument} quotes what they cannot be.
+GroupOptions with_environment(GroupOptions options);
+// "backend native, transport tcp": what ranks must agree on to meet.
+std::string describe_choices(const GroupOptions& options);
+
+// What a group remembers for its parts.
+struct GroupOrigin {
+  Membership membership;
+  std::string name;
+  std::weak_ptr<StoreServer> hosted = {};  // of the world, as long as that lives
+  GroupConnections connections = {};
+};
+
+bool on_one_node(const Membership& membership);
+// connect_group() without its checks, and without a word to the other ranks if it fails. known: what the group may
+// share, of these ranks.
+ProcessGroup connect_ranks(const Membership& membership, const std::string& name, GroupOptions options,
+                           const GroupConnections& known, Deadline deadline);
+
+}  // namespace lockstep::internal

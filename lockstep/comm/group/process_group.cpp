@@ -1,0 +1,170 @@
+#include "lockstep/comm/group/process_group.h"
+
+#include <ATen/ops/empty.h>
+
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/observe/process_recorder.h"
+#include "lockstep/comm/group/group_state.h"
+#include "lockstep/comm/group/tensor_segments.h"
+#include "lockstep/comm/group/torch_errors.h"
+
+namespace lockstep {
+
+using namespace internal;
+
+void ProcessGroup::all_reduce(const at::Tensor& tensor, ReduceOp op, const CallOptions& options) const {
+  // A copy-on-write twin keeps its own.
+  const auto memory_of = [&] { return static_cast<std::byte*>(tensor.mutable_data_ptr()); };
+  std::byte* memory = is_plain(tensor) ? as_errors("all_reduce", ErrorKind::invalid_argument, memory_of) : nullptr;
+  if (memory != nullptr && is_aligned(tensor, memory)) {
+    // The way of small messages: no list, no allocation.
+    const Segment segment{memory, static_cast<std::size_t>(tensor.nbytes())};
+    const Collective collective{.kind = OpKind::all_reduce,
+                                .reduce = op,
+                                .order = options.order,
+                                .dtype = dtype_of(tensor, "all_reduce"),
+                                .count = static_cast<std::uint64_t>(tensor.numel()),
+                                .name = note_name(options.name),
+                                .number = options.number,
+                                .line = line_of(options),
+                                .output = {&segment, 1}};
+    const Deadline deadline = state_->deadline(options);
+    state_->calls.run("all_reduce", deadline, [&](Engine& engine) { engine.run(collective, deadline); });
+    return;
+  }
+  all_reduce(at::TensorList(tensor), op, options);
+}
+
+struct ProcessGroup::Plan {
+  OpKind kind;
+  at::TensorList outputs = {};
+  at::TensorList inputs = {};
+  ReduceOp reduce = ReduceOp::sum;
+  int root = 0;
+
+  void set(Call& call, const CallOptions& options, const State& state) const {
+    const Memory memory = state.engine->reads_device_memory() ? Memory::device : Memory::host;
+    call.set(kind, outputs, inputs, {.rank = state.engine->rank(), .root = root, .memory = memory});
+    call.collective().reduce = reduce;
+    call.collective().order = options.order;
+    call.collective().name = note_name(options.name);
+    call.collective().number = options.number;
+    call.collective().line = line_of(options);
+    call.set_deadline(state.deadline(options));
+  }
+};
+
+void ProcessGroup::run(const Plan& plan, const CallOptions& options) const {
+  CallQueue::Lease lease(state_->calls);
+  noting_refusals(*state_->engine, [&] { plan.set(lease.call(), options, *state_); });
+  state_->calls.run(lease);
+}
+
+Work ProcessGroup::start(const Plan& plan, const CallOptions& options) const {
+  CallQueue::Lease lease(state_->calls);
+  noting_refusals(*state_->engine, [&] { plan.set(lease.call(), options, *state_); });
+  return options.in_caller ? state_->calls.run_to_end(lease) : state_->calls.start(lease);
+}
+
+std::vector<at::Tensor> ProcessGroup::one_for_each_rank(const at::Tensor& like, std::string_view operation) const {
+  require_dense(like, operation, "input tensor 0");
+  std::vector<std::int64_t> sizes{size()};
+  for (const auto length : like.sizes()) sizes.push_back(length);
+  return as_errors(operation, ErrorKind::invalid_argument,
+                   [&] { return at::empty(sizes, like.options().requires_grad(false)).unbind(0); });
+}
+
+void ProcessGroup::all_reduce(at::TensorList tensors, ReduceOp op, const CallOptions& options) const {
+  run({.kind = OpKind::all_reduce, .outputs = tensors, .reduce = op}, options);
+}
+void ProcessGroup::scan(at::TensorList tensors, ReduceOp op, const CallOptions& options) const {
+  run({.kind = OpKind::scan, .outputs = tensors, .inputs = tensors, .reduce = op}, options);
+}
+void ProcessGroup::exclusive_scan(at::TensorList tensors, ReduceOp op, const CallOptions& options) const {
+  run({.kind = OpKind::exclusive_scan, .outputs = tensors, .inputs = tensors, .reduce = op}, options);
+}
+void ProcessGroup::reduce(at::TensorList tensors, int root, ReduceOp op, const CallOptions& options) const {
+  run({.kind = OpKind::reduce, .outputs = tensors, .reduce = op, .root = root}, options);
+}
+void ProcessGroup::broadcast(at::TensorList tensors, int root, const CallOptions& options) const {
+  run({.kind = OpKind::broadcast, .outputs = tensors, .root = root}, options);
+}
+
+std::vector<at::Tensor> ProcessGroup::all_gather(const at::Tensor& input, const CallOptions& options) const {
+  const std::vector<at::Tensor> outputs = one_for_each_rank(input, "all_gather");
+  all_gather_into(outputs, input, options);
+  return outputs;
+}
+void ProcessGroup::all_gather_into(at::TensorList outputs, at::TensorList inputs, const CallOptions& options) const {
+  run({.kind = OpKind::all_gather, .outputs = outputs, .inputs = inputs}, options);
+}
+
+std::vector<at::Tensor> ProcessGroup::gather(const at::Tensor& input, int root, const CallOptions& options) const {
+  const std::vector<at::Tensor> outputs =
+      rank() == root ? one_for_each_rank(input, "gather") : std::vector<at::Tensor>();
+  gather_into(outputs, input, root, options);
+  return outputs;
+}
+void ProcessGroup::gather_into(at::TensorList outputs, const at::Tensor& input, int root,
+                               const CallOptions& options) const {
+  run({.kind = OpKind::gather, .outputs = outputs, .inputs = input, .root = root}, options);
+}
+void ProcessGroup::scatter(const at::Tensor& output, at::TensorList inputs, int root,
+                           const CallOptions& options) const {
+  run({.kind = OpKind::scatter, .outputs = output, .inputs = inputs, .root = root}, options);
+}
+void ProcessGroup::reduce_scatter(at::TensorList outputs, at::TensorList inputs, ReduceOp op,
+                                  const CallOptions& options) const {
+  run({.kind = OpKind::reduce_scatter, .outputs = outputs, .inputs = inputs, .reduce = op}, options);
+}
+void ProcessGroup::all_to_all(at::TensorList outputs, at::TensorList inputs, const CallOptions& options) const {
+  run({.kind = OpKind::all_to_all, .outputs = outputs, .inputs = inputs}, options);
+}
+
+void ProcessGroup::barrier(const CallOptions& options) const {
+  const Collective collective{
+      .kind = OpKind::barrier, .name = note_name(options.name), .number = options.number, .line = line_of(options)};
+  const Deadline deadline = state_->deadline(options);
+  state_->calls.run("barrier", deadline, [&](Engine& engine) { engine.run(collective, deadline); });
+}
+
+Work ProcessGroup::all_reduce_async(at::TensorList tensors, ReduceOp op, const CallOptions& options) const {
+  return start({.kind = OpKind::all_reduce, .outputs = tensors, .reduce = op}, options);
+}
+Work ProcessGroup::scan_async(at::TensorList tensors, ReduceOp op, const CallOptions& options) const {
+  return start({.kind = OpKind::scan, .outputs = tensors, .inputs = tensors, .reduce = op}, options);
+}
+Work ProcessGroup::exclusive_scan_async(at::TensorList tensors, ReduceOp op, const CallOptions& options) const {
+  return start({.kind = OpKind::exclusive_scan, .outputs = tensors, .inputs = tensors, .reduce = op}, options);
+}
+Work ProcessGroup::reduce_async(at::TensorList tensors, int root, ReduceOp op, const CallOptions& options) const {
+  return start({.kind = OpKind::reduce, .outputs = tensors, .reduce = op, .root = root}, options);
+}
+Work ProcessGroup::broadcast_async(at::TensorList tensors, int root, const CallOptions& options) const {
+  return start({.kind = OpKind::broadcast, .outputs = tensors, .root = root}, options);
+}
+Work ProcessGroup::all_gather_into_async(at::TensorList outputs, at::TensorList inputs,
+                                         const CallOptions& options) const {
+  return start({.kind = OpKind::all_gather, .outputs = outputs, .inputs = inputs}, options);
+}
+Work ProcessGroup::gather_into_async(at::TensorList outputs, const at::Tensor& input, int root,
+                                     const CallOptions& options) const {
+  return start({.kind = OpKind::gather, .outputs = outputs, .inputs = input, .root = root}, options);
+}
+Work ProcessGroup::scatter_async(const at::Tensor& output, at::TensorList inputs, int root,
+                                 const CallOptions& options) const {
+  return start({.kind = OpKind::scatter, .outputs = output, .inputs = inputs, .root = root}, options);
+}
+Work ProcessGroup::reduce_scatter_async(at::TensorList outputs, at::TensorList inputs, ReduceOp op,
+                                        const CallOptions& options) const {
+  return start({.kind = OpKind::reduce_scatter, .outputs = outputs, .inputs = inputs, .reduce = op}, options);
+}
+Work ProcessGroup::all_to_all_async(at::TensorList outputs, at::TensorList inputs, const CallOptions& options) const {
+  return start({.kind = OpKind::all_to_all, .outputs = outputs, .inputs = inputs}, options);
+}
+
+Work ProcessGroup::barrier_async(const CallOptions& options) const { return start({.kind = OpKind::barrier}, options); }
+
+}  // namespace lockstep

@@ -1,0 +1,125 @@
+// A ProcessGroup is a set of ranks that make the same collective calls in the same order. bucket -> process group ->
+// collective. A copyable handle; the group ends when the last handle goes, without communicating (what is still in
+// flight is aborted). Thread-safe; calls from several threads of one rank run one after the other, so it is for the
+// caller to have all ranks agree on the order.
+//
+// Every call blocks until this rank's result is complete, except the *_async forms, which return at once and run in
+// issue order on the group's own thread; their tensors must not be touched until the Work is done. Each fails within
+// its timeout, which runs from the call on, also while it waits for its turn: Error{invalid_argument} before anything
+// is sent, {desync} on every rank if ranks make different calls, {peer_lost} naming a rank that died or left, {timeout}
+// naming the missing ranks, {aborted}, {corrupt_data} naming the ranks between which data was damaged. After any but
+// the first two the group stays failed; after a desync, which is found before data moved, GroupOptions decide. Results
+// are bitwise equal on all ranks; reductions add in rank order (see Engine), except that other backends than the native
+// one add in an order of their own.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "lockstep/comm/group/group_handle.h"
+#include "lockstep/comm/group/numbers.h"
+
+namespace lockstep {
+
+class ProcessGroup : public GroupHandle {
+ public:
+  using GroupHandle::GroupHandle;
+
+  // Dense tensors of any shape and strides. Lists work as one collective on tensors of one dtype. Every type can be
+  // moved; supports() in collective.h says which can be reduced how. A tensor whose memory is not what it says (not in
+  // order, lazily conjugated or negated, on another device) is copied, and the result copied back; a copy-on-write twin
+  // keeps its values; autograd sees nothing. Inputs may overlap anything. Tensors that are worked on in place may
+  // overlap each other: each gets its result, if all ranks list them alike. Outputs that overlap each other, and
+  // written tensors whose elements share memory (expanded ones), are refused by name before anything is sent, as are
+  // undefined, sparse, quantized, nested and meta tensors.
+
+  // In place.
+  void all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum, const CallOptions& options = {}) const;
+  void all_reduce(at::TensorList tensors, ReduceOp op = ReduceOp::sum, const CallOptions& options = {}) const;
+  // The same for numbers and plain structs of them, each of which becomes its sum over all ranks; see numbers.h.
+  template <Numbers... T>
+    requires(sizeof...(T) > 0)
+  void all_reduce(T&... numbers) const {
+    all_reduce_numbers(number_refs(numbers...), ReduceOp::sum, {});
+  }
+  template <Numbers T>
+  void all_reduce(T& numbers, ReduceOp op, const CallOptions& options = {}) const {
+    all_reduce_numbers(number_refs(numbers), op, options);
+  }
+  // sum(value * weight) / sum(weight) over all ranks, the same on all of them; NaN if no rank has weight. A value of
+  // weight 0 does not count, even if it is NaN.
+  double weighted_mean(double value, double weight, const CallOptions& options = {}) const;
+  // In place. Rank r gets ((x0 op x1) op x2) ... op xr, and from exclusive_scan the same without xr: on rank 0 that is
+  // the operation's identity, which is 0 for sum, avg, bor and bxor, 1 for product, all bits for band, the largest
+  // value of the type for min and the least one for max. avg divides by the number of ranks that it adds up. The bits
+  // are the same over all backends. Tensors of a list may not overlap. Moves as many bytes as an all-gather.
+  void scan(at::TensorList tensors, ReduceOp op = ReduceOp::sum, const CallOptions& options = {}) const;
+  void exclusive_scan(at::TensorList tensors, ReduceOp op = ReduceOp::sum, const CallOptions& options = {}) const;
+  // In place on root; elsewhere the contents are lost.
+  void reduce(at::TensorList tensors, int root = 0, ReduceOp op = ReduceOp::sum, const CallOptions& options = {}) const;
+  void broadcast(at::TensorList tensors, int root = 0, const CallOptions& options = {}) const;
+
+  // The tensors of all ranks, in rank order; all have this rank's shape.
+  std::vector<at::Tensor> all_gather(const at::Tensor& input, const CallOptions& options = {}) const;
+  // outputs: together size() times the elements of the inputs: what each rank gave, in rank order, in as many tensors
+  // as you like.
+  void all_gather_into(at::TensorList outputs, at::TensorList inputs, const CallOptions& options = {}) const;
+  // The same on root; nothing elsewhere.
+  std::vector<at::Tensor> gather(const at::Tensor& input, int root = 0, const CallOptions& options = {}) const;
+  void gather_into(at::TensorList outputs, const at::Tensor& input, int root = 0,
+                   const CallOptions& options = {}) const;
+  // inputs: on root, together size() times the elements of output; empty elsewhere.
+  void scatter(const at::Tensor& output, at::TensorList inputs, int root = 0, const CallOptions& options = {}) const;
+  // inputs: together size() times the elements of the outputs; this rank gets part rank() of the reduction.
+  void reduce_scatter(at::TensorList outputs, at::TensorList inputs, ReduceOp op = ReduceOp::sum,
+                      const CallOptions& options = {}) const;
+  // inputs[i] goes to rank i, outputs[i] comes from rank i; each pair may have a size of its own. If two ranks expect
+  // different ones, all ranks get Error{invalid_argument} that names them, and the group goes on.
+  void all_to_all(at::TensorList outputs, at::TensorList inputs, const CallOptions& options = {}) const;
+  // Returns once all ranks have called it.
+  void barrier(const CallOptions& options = {}) const;
+
+  Work all_reduce_async(at::TensorList tensors, ReduceOp op = ReduceOp::sum, const CallOptions& options = {}) const;
+  Work scan_async(at::TensorList tensors, ReduceOp op = ReduceOp::sum, const CallOptions& options = {}) const;
+  Work exclusive_scan_async(at::TensorList tensors, ReduceOp op = ReduceOp::sum, const CallOptions& options = {}) const;
+  Work reduce_async(at::TensorList tensors, int root = 0, ReduceOp op = ReduceOp::sum,
+                    const CallOptions& options = {}) const;
+  Work broadcast_async(at::TensorList tensors, int root = 0, const CallOptions& options = {}) const;
+  Work all_gather_into_async(at::TensorList outputs, at::TensorList inputs, const CallOptions& options = {}) const;
+  Work gather_into_async(at::TensorList outputs, const at::Tensor& input, int root = 0,
+                         const CallOptions& options = {}) const;
+  Work scatter_async(const at::Tensor& output, at::TensorList inputs, int root = 0,
+                     const CallOptions& options = {}) const;
+  Work reduce_scatter_async(at::TensorList outputs, at::TensorList inputs, ReduceOp op = ReduceOp::sum,
+                            const CallOptions& options = {}) const;
+  Work all_to_all_async(at::TensorList outputs, at::TensorList inputs, const CallOptions& options = {}) const;
+  Work barrier_async(const CallOptions& options = {}) const;
+
+  // New groups of some of these ranks, with collectives of their own; any number may be in use at once. All ranks of
+  // this group call it, also those that will not be members, who get nothing. Errors as of a collective, and
+  // Error{invalid_argument} if the group has no origin.
+  //   split: of all ranks that give the same color, ordered by key, then by rank; a negative color joins none
+  //   new_group: of the given ranks, in the given order, which all ranks must give alike
+  // options: instead of this group's, such as {.backend = "gloo", .timeout = 10s}; the same on all ranks of this group.
+  std::optional<ProcessGroup> split(int color, int key = 0) const;
+  std::optional<ProcessGroup> split(int color, int key, const GroupOptions& options) const;
+  std::optional<ProcessGroup> new_group(const std::vector<int>& ranks) const;
+  std::optional<ProcessGroup> new_group(const std::vector<int>& ranks, const GroupOptions& options) const;
+
+ private:
+  // One collective; see Call::set().
+  struct Plan;
+  void run(const Plan& plan, const CallOptions& options) const;
+  Work start(const Plan& plan, const CallOptions& options) const;
+  std::vector<at::Tensor> one_for_each_rank(const at::Tensor& like, std::string_view operation) const;
+  std::optional<ProcessGroup> part(int color, int key, const GroupOptions& options, std::string_view call,
+                                   Deadline deadline) const;
+  int key_in(const std::vector<int>& ranks, Deadline deadline) const;
+  void all_reduce_numbers(std::span<const NumberRef> numbers, ReduceOp op, const CallOptions& options) const;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,50 @@
+// What one rank does for all of them. World -> rank 0.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "lockstep/comm/group/process_group.h"
+
+namespace lockstep {
+
+// Prints a line to standard output on rank 0, at once, and nothing on the others: log_rank0(world, "loss %.4f", loss).
+[[gnu::format(printf, 2, 3)]] void log_rank0(const ProcessGroup& group, const char* format, ...);
+
+// What rank 0 tells the others of its part: nothing if it went well. Error{invalid_argument} where it did not, that
+// quotes it. Collective.
+void share_outcome(const ProcessGroup& group, const std::optional<std::string>& failure, const CallOptions& options);
+// The same for the exception that is being handled on rank 0. A group that has ended cannot be told.
+void share_failure(const ProcessGroup& group, const CallOptions& options) noexcept;
+
+// Runs `prepare` on rank 0 and then, if that went well, on all others: they find what it has downloaded or made.
+//   const auto train = lockstep::main_rank_first(world, [&] { return load_or_download(directory); });
+// What rank 0 throws, it throws on; all others get Error{invalid_argument} that quotes it. Collective.
+template <class Prepare>
+std::invoke_result_t<Prepare> main_rank_first(const ProcessGroup& group, Prepare&& prepare,
+                                              const CallOptions& options = {}) {
+  if (group.rank() != 0) {
+    share_outcome(group, std::nullopt, options);
+    return std::forward<Prepare>(prepare)();
+  }
+  const auto first = [&]() -> decltype(auto) {
+    try {
+      return std::forward<Prepare>(prepare)();
+    } catch (...) {
+      share_failure(group, options);
+      throw;
+    }
+  };
+  if constexpr (std::is_void_v<std::invoke_result_t<Prepare>>) {
+    first();
+    share_outcome(group, std::nullopt, options);
+  } else {
+    std::invoke_result_t<Prepare> result = first();
+    share_outcome(group, std::nullopt, options);
+    return result;
+  }
+}
+
+}  // namespace lockstep

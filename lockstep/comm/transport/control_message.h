@@ -1,0 +1,39 @@
+// What ranks on different hosts tell each other besides data, one frame a message, over a connection of its own.
+// message -> bytes -> message. Pure.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "lockstep/base/bytes.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/transport/checked_stream.h"
+
+namespace lockstep::internal {
+
+inline constexpr std::size_t kMaxControlBytes = 4096;
+
+enum class ControlKind : std::uint8_t {
+  abort = 1,  // an error ends the group
+  goodbye,    // the sender leaves the group, after so many bytes
+  bell,       // wakes a rank that waits for memory
+  connected,  // the sender has connections with all ranks: the first message
+  credit,     // so many bytes more may be sent
+};
+
+struct ControlMessage {
+  ControlKind kind = ControlKind::bell;
+  GroupId group = 0;
+  std::uint64_t bytes = 0;  // of a goodbye or credit
+  ByteView error = {};      // of an abort, encoded; in the message's own memory
+};
+
+Bytes encode(ControlKind kind, GroupId group, std::uint64_t bytes = 0);
+Bytes encode_abort(GroupId group, const Error& error);  // its text is cut to what a message holds
+// From `peer`. Error{corrupt_data} that names it.
+ControlMessage decode_control(ByteView message, int peer);
+// The error of an abort as `rank` of a group of `ranks` has it from `peer`. Error{corrupt_data} that names the peer.
+Error decode_abort(const ControlMessage& message, int peer, int rank, int ranks);
+
+}  // namespace lockstep::internal

@@ -1,0 +1,16 @@
+// Agent is an agent's life: meeting -> (start -> ranks of this host -> done)* -> farewell. It starts the ranks of its
+// host when the first host says so, ends them when that says so or is lost, and tells it how they ended.
+#pragma once
+
+#include "lockstep/job/elastic/agent_options.h"
+#include "lockstep/job/launch/signal_relay.h"
+
+namespace lockstep::internal {
+
+// Blocks until the job is over. `signals`: those of the process, which ask to stop. The exit code is the same on all
+// hosts that the job ends with; kLostExitCode on those that have lost the first host. Errors as meet(), LocalJob.
+AgentResult run_agent(const AgentOptions& options, SignalRelay& signals);
+
+inline constexpr int kLostExitCode = 3;
+
+}  // namespace lockstep::internal

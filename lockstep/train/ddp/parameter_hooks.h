@@ -1,0 +1,55 @@
+// The gradient hooks of all trained parameters. autograd -> ParameterHooks -> reducer. A parameter that is cast for
+// forward and backward has a place where gradients are accumulated in each of its types, and a hook at both.
+// Belongs to the thread that runs backward.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "lockstep/train/ddp/autograd/gradient_hooks.h"
+#include "lockstep/train/ddp/mixed_precision/precision_cast.h"
+#include "lockstep/train/ddp/trained_parameter.h"
+
+namespace lockstep::internal {
+
+class ParameterHooks {
+ public:
+  // parameters: outlive it. cast: null if no parameter is cast. arrived: see GradientHook.
+  ParameterHooks(const TrainedParameters& parameters, std::shared_ptr<PrecisionCast> cast,
+                 std::function<void(std::size_t parameter, const at::Tensor& added)> arrived);
+  ~ParameterHooks();
+  ParameterHooks(const ParameterHooks&) = delete;
+  ParameterHooks& operator=(const ParameterHooks&) = delete;
+
+  // From now on a backward fails whose `inputs` name a parameter that is cast: the graph holds its copy.
+  void refuse_as_inputs(const std::function<Error(const std::string& parameter)>& error);
+
+  // From now on backward multiplies what it adds to a gradient by factor().
+  void scale_gradients(const std::function<double()>& factor);
+
+  // Of the backward that the calling thread runs.
+  // Whether it accumulates gradients of parameters; autograd::grad does not.
+  bool is_accumulated_now() const;
+  bool is_accumulated_now(std::size_t parameter) const;
+  // How many places of the parameter it will come to: one that the loss uses directly, and not through a forward in the
+  // lower type, is in the graph in its own type, or in both.
+  int places_in_current_graph(std::size_t parameter) const;
+
+  // Makes gradients come here whose parameters have got other data. Returns one that somebody has given another type or
+  // device, so that they cannot.
+  std::optional<std::size_t> find_again() const;
+
+ private:
+  const TrainedParameters& parameters_;
+  const std::shared_ptr<PrecisionCast> cast_;
+  std::vector<GradientHook> hooks_;                      // by parameter
+  std::vector<std::optional<GradientHook>> cast_hooks_;  // by parameter, of those that are cast; empty if none are
+  std::vector<GradientScale> scales_;
+};
+
+}  // namespace lockstep::internal

@@ -24,7 +24,7 @@
 namespace lockstep::internal::flight {
 
 inline constexpr std::uint64_t kMagic = 0x31484c464b434f4cULL;  // "LOCKFLH1"
-inline constexpr std::uint32_t kVersion = 5;
+inline constexpr std::uint32_t kVersion = 6;
 inline constexpr std::size_t kHeaderBytes = 4096;
 inline constexpr std::size_t kSlots = 1024;
 inline constexpr std::size_t kGroups = 256;

@@ -157,7 +157,9 @@ std::optional<FlightFailure> FlightMemory::last_failure() const {
                      group_of_it.number == last.group && is_sound(group_of_it);
   if (!known || last.error_peer < 0) return failure;
   failure.is_own = last.error_peer == group_of_it.rank;
-  if (group_of_it.size == header().world_size) failure.peer = last.error_peer;
+  const bool has_all = group_of_it.job_ranks.stride == 0 && group_of_it.size == header().world_size;
+  failure.peer = has_all ? last.error_peer : group_of_it.job_ranks.at(last.error_peer);
+  if (failure.peer >= header().world_size) failure.peer = -1;
   return failure;
 }
 

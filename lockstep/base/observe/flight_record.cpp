@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <limits>
 #include <span>
 
 #include "lockstep/base/format.h"
@@ -29,6 +30,20 @@ bool is_sound(const FlightRecord& record) {
 
 bool is_sound(const FlightGroup& group) {
   return group.number != 0 && group.size > 0 && group.rank >= 0 && group.rank < group.size && is_text(group.name);
+}
+
+JobRanks JobRanks::of(std::span<const int> ranks) {
+  if (ranks.empty()) return {};
+  const int stride = ranks.size() == 1 ? 1 : ranks[1] - ranks[0];
+  for (std::size_t i = 1; i < ranks.size(); ++i) {
+    if (ranks[i] - ranks[i - 1] != stride) return {};
+  }
+  return {.first = ranks.front(), .stride = stride};
+}
+
+int JobRanks::at(int rank) const {
+  const std::int64_t found = first + std::int64_t{stride} * rank;
+  return stride == 0 || rank < 0 || found < 0 || found > std::numeric_limits<int>::max() ? -1 : static_cast<int>(found);
 }
 
 bool is_sound(const FlightName& name) { return name.hash != 0 && is_text(name.text); }

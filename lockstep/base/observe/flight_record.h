@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -43,13 +44,23 @@ struct FlightRecord {
 };
 static_assert(sizeof(FlightRecord) == 120 && std::is_trivially_copyable_v<FlightRecord>);
 
+// Which ranks of the job a group has: first, first + stride, ... with stride 0: not known, or no such series.
+struct JobRanks {
+  std::int32_t first = 0;
+  std::int32_t stride = 0;
+
+  static JobRanks of(std::span<const int> ranks);
+  // -1: not known.
+  int at(int rank) const;
+};
+
 // A group of ranks as one process knows it.
 struct FlightGroup {
   std::uint32_t number = 0;  // of all groups of the process, from 1
   std::int32_t rank = -1;    // of this process in it
   std::int32_t size = 0;
-  std::uint32_t reserved = 0;
-  char name[104] = {};  // the same in all its ranks; ends with a zero
+  JobRanks job_ranks = {};
+  char name[100] = {};  // the same in all its ranks; ends with a zero
 };
 static_assert(sizeof(FlightGroup) == sizeof(FlightRecord) && std::is_trivially_copyable_v<FlightGroup>);
 

@@ -101,11 +101,12 @@ std::int64_t ns(TimePoint time) { return time.time_since_epoch().count(); }
 
 }  // namespace
 
-std::uint32_t FlightRecorder::add_group(std::string_view name, int rank, int size) noexcept {
+std::uint32_t FlightRecorder::add_group(std::string_view name, int rank, int size, JobRanks job_ranks) noexcept {
   FlightGroup group;
   group.number = memory_.header().groups_made.fetch_add(1, std::memory_order_relaxed) + 1;
   group.rank = rank;
   group.size = size;
+  group.job_ranks = job_ranks;
   std::memcpy(group.name, name.data(), std::min(name.size(), sizeof group.name - 1));
   Slot& slot = memory_.group(group.number);
   const std::uint64_t version = version_of({group.number, kOver});
@@ -211,8 +212,8 @@ std::optional<FlightRecord> FlightRecorder::find(std::uint64_t number) const noe
   return found && record.number == number ? std::optional(record) : std::nullopt;
 }
 
-FlightLog::FlightLog(FlightRecorder& recorder, std::string_view name, int rank, int size)
-    : group_(std::make_shared<Group>(recorder, recorder.add_group(name, rank, size))) {}
+FlightLog::FlightLog(FlightRecorder& recorder, std::string_view name, int rank, int size, JobRanks job_ranks)
+    : group_(std::make_shared<Group>(recorder, recorder.add_group(name, rank, size, job_ranks))) {}
 
 FlightTicket FlightLog::issue(FlightRecord record) const noexcept {
   if (group_ == nullptr) return {};

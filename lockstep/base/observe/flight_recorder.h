@@ -27,7 +27,7 @@ class FlightRecorder {
   explicit FlightRecorder(FlightMemory memory) : memory_(std::move(memory)) { memory_.sign(); }
 
   // The number by which records name the group.
-  std::uint32_t add_group(std::string_view name, int rank, int size) noexcept;
+  std::uint32_t add_group(std::string_view name, int rank, int size, JobRanks job_ranks = {}) noexcept;
   // Keeps the text of a hash; of several that share a slot, the newest.
   void add_name(std::uint64_t hash, std::string_view text) noexcept;
   FlightNames names() const;
@@ -56,7 +56,7 @@ class FlightLog {
  public:
   FlightLog() = default;
   // `recorder` is borrowed. name: the same on all ranks of the group.
-  FlightLog(FlightRecorder& recorder, std::string_view name, int rank, int size);
+  FlightLog(FlightRecorder& recorder, std::string_view name, int rank, int size, JobRanks job_ranks = {});
 
   // For an operation that is queued.
   FlightTicket issue(FlightRecord record) const noexcept;

@@ -4,6 +4,7 @@
 #include <system_error>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/observe/process_recorder.h"
@@ -17,13 +18,28 @@ namespace lockstep {
 
 using namespace internal;
 
+namespace {
+
+JobRanks job_ranks_of(const GroupOrigin* origin) {
+  std::vector<int> ranks;
+  if (origin == nullptr) return {};
+  for (const Member& member : origin->membership.members) {
+    if (member.job_rank < 0) return {};
+    ranks.push_back(member.job_rank);
+  }
+  return JobRanks::of(ranks);
+}
+
+}  // namespace
+
 GroupHandle::State::State(std::unique_ptr<Engine> made, const GroupOptions& chosen, std::unique_ptr<Mesh> for_messages,
                           std::shared_ptr<const GroupOrigin> known)
     : engine(std::move(made)),
       heap(engine->heap()),
       options(chosen),
       origin(std::move(known)),
-      log(process_recorder(), origin == nullptr ? "without a name" : origin->name, engine->rank(), engine->size()),
+      log(process_recorder(), origin == nullptr ? "without a name" : origin->name, engine->rank(), engine->size(),
+          job_ranks_of(origin.get())),
       messages(std::move(for_messages)),
       calls(*engine, log) {
   engine->set_flight_log(log);

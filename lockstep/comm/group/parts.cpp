@@ -110,7 +110,9 @@ ProcessGroup connect_part(const GroupOrigin& origin, int rank, const std::vector
     }
     if (each == rank) part.rank = static_cast<int>(part.members.size());
     part.members.push_back(member);
-    part.members.back().rank = static_cast<int>(part.members.size()) - 1;
+    Member& added = part.members.back();
+    if (added.job_rank < 0) added.job_rank = added.rank;
+    added.rank = static_cast<int>(part.members.size()) - 1;
   }
   // Hashed, since parts of parts would have names without end.
   const std::string full_name = fmt::format("{}{:016x}", kPartPrefix, hash_of(origin.name + "/" + name));

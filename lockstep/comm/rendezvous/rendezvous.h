@@ -60,6 +60,7 @@ struct Interface {
 // One process of the job, as it registered.
 struct Member {
   int rank = 0;
+  int job_rank = -1;    // of the job, where `rank` is that of a part; -1: it is the same
   std::string host;     // for messages
   std::string node_id;  // equal exactly for processes that can share memory
   std::string address;  // numeric address at which peers reach this process; loopback if all share one node

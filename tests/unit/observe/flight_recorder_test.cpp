@@ -211,6 +211,16 @@ TEST_CASE("recording costs little") {
   CHECK(best < 500e-6);  // a bound for sanitizers on busy machines; the figure is for people
 }
 
+TEST_CASE("ranks of a part are known by a series, or not") {
+  CHECK(JobRanks::of(std::vector{4}).at(0) == 4);
+  CHECK(JobRanks::of(std::vector{2, 3, 4}).at(2) == 4);
+  CHECK(JobRanks::of(std::vector{6, 4, 2}).at(2) == 2);
+  CHECK(JobRanks::of(std::vector{6, 4, 2}).at(4) == -1);
+  CHECK(JobRanks::of(std::vector{0, 1, 3}).at(0) == -1);
+  CHECK(JobRanks{.first = 1 << 30, .stride = 1 << 30}.at(1 << 30) == -1);
+  CHECK(JobRanks().at(0) == -1);
+}
+
 TEST_CASE("a launcher reads how the operation that ended last failed, and whom it names") {
   const FlightMemory memory = FlightMemory::make_shared({.rank = 1, .world_size = 4});
   FlightRecorder recorder(FlightMemory::inherit(::fcntl(memory.fd(), F_DUPFD_CLOEXEC, 0)));
@@ -239,11 +249,16 @@ TEST_CASE("a launcher reads how the operation that ended last failed, and whom i
   for (std::uint64_t number = 0; number < 3 * flight::kGroups; ++number) recorder.add_group("world/more", 0, 2);
   CHECK(memory.last_failure()->peer == 2);
 
-  // Ranks of a part of the job have other numbers; which they are in the job is not recorded.
+  // Ranks of a part of the job have other numbers; which they are in the job is recorded where they are a series.
   FlightTicket in_part = part.start(record_of("broadcast", 1));
   part.fail(in_part, Error(ErrorKind::timeout, "rank 1 did not come", {.rank = 0, .peer = 1}));
   CHECK(memory.last_failure()->kind == ErrorKind::timeout);
   CHECK(memory.last_failure()->peer == -1);
+
+  const FlightLog odd(recorder, "world/odd", 0, 2, JobRanks::of(std::vector{1, 3}));
+  FlightTicket in_odd = odd.start(record_of("broadcast", 1));
+  odd.fail(in_odd, Error(ErrorKind::peer_lost, "rank 1 has died", {.rank = 0, .peer = 1}));
+  CHECK(memory.last_failure()->peer == 3);
 
   FlightTicket own = world.start(record_of("barrier", 4));
   world.fail(own, Error(ErrorKind::aborted, "rank 1 aborted the group", {.rank = 1, .peer = 1}));

@@ -72,8 +72,7 @@ struct Member {
 
 // "rank 2 (host n1, pid 811)"
 std::string to_string(const Member& member);
-// As a JoinWatch takes it.
-internal::PeerProcess process_of(const Member& member);
+internal::PeerProcess process_of(const Member& member);  // as a JoinWatch takes it
 
 struct Membership {
   int rank = 0;

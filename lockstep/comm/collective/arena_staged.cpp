@@ -67,7 +67,7 @@ class Staged {
   void run() {
     const bool in_parts = op_.takes_parts() || op_.input == Extent::counted;
     const std::size_t parts = in_parts ? static_cast<std::size_t>(size_) : 1;
-    const std::size_t limit = arena::kStagingBytes / element_ / parts / 64 * 64;
+    const std::size_t limit = elements_of_chunk(element_, parts);
     Chunk chunk = next_chunk(0, limit);
     fill(chunk);
     while (chunk.count != 0) {
@@ -257,6 +257,11 @@ void StagingWriter::write(std::span<const Segment> from, std::size_t offset, std
   known = tries_other || known == 0 ? taken : 0.75 * known + 0.25 * taken;
   // Readers prefer ordinary stores, which leave the data in the cache.
   streams_ = seconds_per_byte_[1] != 0 && seconds_per_byte_[0] > kClearlySlower * seconds_per_byte_[1];
+}
+
+std::size_t elements_of_chunk(std::size_t element, std::size_t parts) {
+  const std::size_t most = arena::kStagingBytes / element / parts;
+  return most >= 64 ? most / 64 * 64 : std::max<std::size_t>(most, 1);
 }
 
 void run_staged(StagedCall& call) { Staged(call).run(); }

@@ -31,6 +31,9 @@ class StagingWriter {
   int writes_ = 0;
 };
 
+// How many elements of `element` bytes a chunk has of each of `parts` parts: whole cache lines if they fit, at least 1.
+std::size_t elements_of_chunk(std::size_t element, std::size_t parts);
+
 // What one staged collective needs. `chunk` counts chunks over all collectives of the group and is advanced.
 struct StagedCall {
   const Arena& arena;

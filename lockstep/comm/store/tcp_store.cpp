@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <optional>
 
 #include "lockstep/base/checked.h"
 #include "lockstep/base/format.h"
@@ -235,12 +236,16 @@ void TcpStore::last_will(std::string_view key, ByteView value, Deadline deadline
   fork_guard_.check("a connection to the store");
   check_store_key(key);
   const std::lock_guard lock(wills_mutex_);
+  const auto earlier = wills_.find(std::string(key));
+  const std::optional<Will> before = earlier == wills_.end() ? std::nullopt : std::optional(earlier->second);
   wills_.insert_or_assign(std::string(key), Will{Bytes(value), false});
   try {
     send_wills(deadline);
   } catch (const Error& error) {
     StoreRequest failed = request(StoreOp::last_will, {std::string(key)});
+    // The server may have either: sent again, it has the earlier one.
     wills_.erase(std::string(key));
+    if (before) wills_.emplace(std::string(key), Will{before->value, false});
     throw error.detail().operation.empty() ? explain(error, failed, Duration::zero()) : error;
   }
 }

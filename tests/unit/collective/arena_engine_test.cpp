@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/collective/arena_staged.h"
 #include "tests/support/expect_error.h"
 
 namespace arena_engine_test {
@@ -43,6 +44,14 @@ struct Ranks {
 };
 
 }  // namespace
+
+TEST_CASE("a chunk has elements of every part, of however many ranks") {
+  CHECK(elements_of_chunk(4, 1) == std::size_t{1} << 18);
+  CHECK(elements_of_chunk(16, 1024) == 64);
+  CHECK(elements_of_chunk(16, 1025) == 63);
+  CHECK(elements_of_chunk(16, 4096) == 16);
+  CHECK(elements_of_chunk(16, 1 << 20) == 1);
+}
 
 TEST_CASE("a rank that finds nonsense tells the others, which do not wait for it any longer") {
   struct Lie {

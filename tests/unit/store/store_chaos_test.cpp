@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/comm/store/store_machine.h"
 #include "lockstep/comm/store/store_server.h"
 #include "lockstep/comm/store/tcp_store.h"
 #include "tests/support/chaos_proxy.h"
@@ -307,6 +308,21 @@ TEST_CASE("a last will outlives the cuts of its connection, as long as its clien
   CHECK(served.server.wait_for_wills(Deadline::after(1ms)) == false);
   store.last_will("dead", "", soon());
   CHECK(served.server.wait_for_wills(soon()));
+}
+
+TEST_CASE("a last will that is refused leaves the earlier one, also over a new connection") {
+  Served served;
+  ChaosProxy proxy(served.server.address().endpoint(), {.seed = 3});
+  TcpStore direct = served.direct_client();
+  {
+    TcpStore store = served.client(proxy.endpoint());
+    store.last_will("dead", "rank 1", soon());
+    const Bytes large(StoreMachine::kMaxWillBytes + 1, 'x');
+    CHECK_ERROR(error_of([&] { store.last_will("dead", large, soon()); }), ErrorKind::invalid_argument);
+    proxy.cut_all();
+    store.set("k", "v", soon());  // which connects again
+  }
+  CHECK(direct.get("dead", soon()) == "rank 1");
 }
 
 }  // namespace store_chaos_test

@@ -77,18 +77,17 @@ bool StoreMachine::is_needed(ConnectionId connection) const {
 StoreReply StoreMachine::leave_will(ConnectionId from, const StoreRequest& request) {
   const WillId id{request.client, request.keys.front()};
   const auto before = wills_.find(id);
-  std::uint64_t number = next_will_;
-  if (before != wills_.end()) {
-    number = before->second.number;
-    forget_will(before);
-  }
-  if (request.value.empty()) return succeeded(request, "");
+  const bool replaces = before != wills_.end();
   const auto count = std::ranges::count_if(wills_, [&](const auto& each) { return each.second.connection == from; });
-  if (request.value.size() > kMaxWillBytes || static_cast<std::size_t>(count) >= kMaxWillsPerConnection) {
+  const bool is_full = static_cast<std::size_t>(count) >= kMaxWillsPerConnection + (replaces ? 1 : 0);
+  if (request.value.size() > kMaxWillBytes || (is_full && !request.value.empty())) {
     return failed(request, ErrorKind::invalid_argument,
                   fmt::format("a connection may leave {} last wills of at most {} bytes, the limit",
                               kMaxWillsPerConnection, kMaxWillBytes));
   }
+  const std::uint64_t number = replaces ? before->second.number : next_will_;
+  if (replaces) forget_will(before);
+  if (request.value.empty()) return succeeded(request, "");
   next_will_ = std::max(next_will_, number + 1);
   open_wills_.insert(number);
   wills_[id] = {.connection = from, .value = request.value, .number = number, .due = {}};

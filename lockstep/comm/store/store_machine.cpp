@@ -79,7 +79,8 @@ StoreReply StoreMachine::leave_will(ConnectionId from, const StoreRequest& reque
   const auto before = wills_.find(id);
   const bool replaces = before != wills_.end();
   const auto count = std::ranges::count_if(wills_, [&](const auto& each) { return each.second.connection == from; });
-  const bool is_full = static_cast<std::size_t>(count) >= kMaxWillsPerConnection + (replaces ? 1 : 0);
+  const bool has_room_of_it = replaces && before->second.connection == from;
+  const bool is_full = static_cast<std::size_t>(count) >= kMaxWillsPerConnection + (has_room_of_it ? 1 : 0);
   if (request.value.size() > kMaxWillBytes || (is_full && !request.value.empty())) {
     return failed(request, ErrorKind::invalid_argument,
                   fmt::format("a connection may leave {} last wills of at most {} bytes, the limit",

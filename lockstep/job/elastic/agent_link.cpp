@@ -88,9 +88,10 @@ void AgentLink::look_at_silence() {
     return fail(
         fmt::format("nothing has come from its agent for {:.1f} s (--rdzv-conf host_timeout=)", seconds(silence_)));
   }
-  // Whether its host receives is to be seen first: look_if_received() decides.
+  // Its host must have answered all the time. If it has not, look_if_received() decides, or the network was cut and
+  // the agent's messages are still on their way.
   silent_at_ = Deadline::after(kBeat);
-  if (unacknowledged_.lasts(steady_clock().now()) > 2 * kBeat) return;
+  if (steady_clock().now() - unacknowledged_.last_gap() < silence_) return;
   if (!frozen_since_) frozen_since_ = steady_clock().now() - silence_;
   if (frozen_for() >= kFrozenLimit) give_up_frozen();
 }

@@ -19,6 +19,7 @@ Unacknowledged::Sent Unacknowledged::sent_by(int fd) {
 }
 
 void Unacknowledged::look(const Sent& sent, TimePoint now) {
+  if (lasts(now) > kGap) last_gap_ = now;
   const bool is_new = sent.acknowledged != std::exchange(acknowledged_, sent.acknowledged);
   if (!sent.waits || is_new) since_.reset();
   if (sent.waits && !since_) since_ = now;

@@ -3,6 +3,7 @@
 // sign that it can take part.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 
@@ -12,6 +13,8 @@ namespace lockstep::internal {
 
 class Unacknowledged {
  public:
+  static constexpr Duration kGap = std::chrono::seconds(1);
+
   struct Sent {
     std::uint64_t acknowledged = 0;  // bytes, since the connection began
     bool waits = false;              // more was sent than that, and the other has room for it
@@ -24,10 +27,13 @@ class Unacknowledged {
   void look(const Sent& sent, TimePoint now);
   // Zero: all was acknowledged, or something just now.
   Duration lasts(TimePoint now) const { return since_ ? now - *since_ : Duration{}; }
+  // When such a silence of more than kGap was last seen: for a while after it, the network may still be catching up.
+  TimePoint last_gap() const { return last_gap_; }
 
  private:
   std::uint64_t acknowledged_ = 0;
   std::optional<TimePoint> since_;
+  TimePoint last_gap_;
 };
 
 }  // namespace lockstep::internal

@@ -31,6 +31,19 @@ TEST_CASE("any acknowledgement begins the count anew") {
   CHECK(unacknowledged.lasts(begin + 9s) == 0s);
 }
 
+TEST_CASE("a gap is remembered once it is over") {
+  Unacknowledged unacknowledged;
+  const TimePoint begin = TimePoint{} + 1h;
+  unacknowledged.look({.acknowledged = 10, .waits = true}, begin);
+  unacknowledged.look({.acknowledged = 11, .waits = false}, begin + 1s);
+  CHECK(unacknowledged.last_gap() == TimePoint{});
+  unacknowledged.look({.acknowledged = 11, .waits = true}, begin + 2s);
+  unacknowledged.look({.acknowledged = 12, .waits = false}, begin + 4s);
+  CHECK(unacknowledged.last_gap() == begin + 4s);
+  unacknowledged.look({.acknowledged = 12, .waits = false}, begin + 9s);
+  CHECK(unacknowledged.last_gap() == begin + 4s);
+}
+
 TEST_CASE("a caller that was stopped takes no old silence for a new one") {
   Unacknowledged unacknowledged;
   const TimePoint begin{};

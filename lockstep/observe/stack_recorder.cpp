@@ -44,7 +44,7 @@ std::uint64_t interrupted_at(const void* context) {
 #elif defined(__aarch64__)
   return machine.pc;
 #else
-#error "where a signal interrupted the program is not known for this processor"
+#error "unsupported processor: cannot find where a signal interrupted the program"
 #endif
 }
 

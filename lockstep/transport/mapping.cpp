@@ -39,7 +39,7 @@ Mapping Mapping::attach(UniqueFd fd, std::size_t bytes) {
   const int seals = ::fcntl(fd.get(), F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
     throw Error(ErrorKind::corrupt_data,
-                "shared memory is not sealed: whoever made it could take it away while others use it");
+                "shared memory is not sealed: its creator could shrink it while others use it");
   }
   if (static_cast<std::size_t>(status.st_size) != bytes) {
     throw Error(ErrorKind::corrupt_data, "shared memory has " + std::to_string(status.st_size) + " bytes where " +

@@ -260,7 +260,7 @@ void SharedLinks::take_control(int from, ByteView bytes) {
     case ControlKind::abort:
       if (group.is_open) {
         const int size = static_cast<int>(group.by_rank.size());
-        // Told to all once more, as it came: who leaves because of it must not be heard of before it.
+        // Sent to all again, unchanged: a rank that leaves because of it must not be seen before it.
         tell_abort(group, decode_abort(message, group.rank_of(from), group.rank, size), Bytes(bytes));
       } else if (!group.early_abort) {
         group.early_abort.emplace(from, bytes);

@@ -35,7 +35,7 @@ constexpr Duration kLookPeriod = std::chrono::milliseconds(50);
 constexpr Duration kStoreLook = std::chrono::seconds(1);
 constexpr Duration kConnectLook = std::chrono::seconds(3);
 constexpr Duration kRetryPause = std::chrono::milliseconds(5);
-constexpr Duration kPatience = std::chrono::seconds(2);  // who waits for others hears from them why they cannot connect
+constexpr Duration kPatience = std::chrono::seconds(2);  // for ranks that wait to learn why others cannot connect
 
 void set_tcp_option(int fd, int option, int value) {
   if (::setsockopt(fd, IPPROTO_TCP, option, &value, sizeof value) != 0) {

@@ -230,7 +230,7 @@ GroupLinks* SharedLinks::find(GroupId id) {
 GroupStream& SharedLinks::stream_of(GroupLinks& group, int number) {
   const auto found = group.streams.find(number);
   if (found != group.streams.end()) return found->second;
-  if (group.is_open) throw_corrupt({"block", number}, "the sender does not belong to its group");
+  if (group.is_open) throw_corrupt({"block", number}, "sent to a group to which it does not belong");
   return group.streams.try_emplace(number, number, window_).first->second;
 }
 

@@ -125,8 +125,8 @@ def check_survivor(run, rank, victim, killed):
     if host_left and re.search(rf"rank {victim} \(host ", host_said) and not run.said(rank, "joined"):
         return None, None
     # It died before anybody could know more of it than that it did not come.
-    named = re.search(rf"ranks? [^:]*\b{victim}\b[^:]* did not join|rank {victim}, which hosts the job's store",
-                      last)
+    named = re.search(rf"ranks? [^:]*\b{victim}\b[^:]* did not (?:come|join)|"
+                      rf"rank {victim}, which hosts the job's store", last)
     return None, None if named and not run.said(victim, "joined") else f"did not name it: {last}"
 
 

@@ -192,7 +192,7 @@ Token Token::from_fd(int fd) {
                             "pass the token on: start it without LOCKSTEP_TOKEN_FD in its environment",
                             fd));
   }
-  // Whoever holds the token belongs to the job. Helpers that a rank starts, perhaps as another user, do not.
+  // Holders of the token belong to the job. Helpers that a rank starts, perhaps as another user, do not.
   if (::fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) throw system_error("keeping the job token to this process", errno);
   return from_bytes({bytes, kBytes});
 }

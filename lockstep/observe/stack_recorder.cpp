@@ -108,7 +108,7 @@ void on_launcher(int /*signal*/, siginfo_t* /*info*/, void* context) {
   errno = saved_errno;
 }
 
-// A number in hexadecimal at the beginning of the text, which it cuts off with the character behind it.
+// A number in hexadecimal at the beginning of the text, which it cuts off with the character after it.
 std::uint64_t cut_number(std::string_view& text) {
   std::uint64_t value = 0;
   std::size_t i = 0;

@@ -14,7 +14,7 @@ namespace lockstep::internal {
 namespace {
 
 constexpr std::string_view kSwitch = "LOCKSTEP_LAUNCHER";
-constexpr std::uint16_t kFirstEphemeralPort = 32768;  // those from here on Linux gives to whoever asks for any
+constexpr std::uint16_t kFirstEphemeralPort = 32768;  // Linux assigns those from here on to any process
 constexpr std::string_view kNone = "none", kEnv = "env";
 
 Error invalid(const std::string& text) { return Error(ErrorKind::invalid_argument, text); }

@@ -25,7 +25,7 @@ constexpr off_t kMaxLogBytes = off_t{1} << 30;
 
 constexpr Duration kLeaveTimeout = std::chrono::milliseconds(200);
 
-// Both locks are locks on bytes far behind the end. They belong to the open file, not to the process, so they also hold
+// Both locks are locks on bytes far after the end. They belong to the open file, not to the process, so they also hold
 // between threads and are not lost when some other descriptor of the file is closed.
 constexpr off_t kTurnByte = off_t{1} << 40;
 constexpr off_t kPresenceByte = kTurnByte + 1;

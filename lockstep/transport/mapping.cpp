@@ -26,7 +26,7 @@ Mapping Mapping::create(std::size_t bytes) {
   if (const int error = resize_file(fd.get(), bytes); error != 0) {
     throw system_error("cannot size shared memory to " + std::to_string(bytes) + " bytes", error);
   }
-  // Nobody may shrink the file under our feet: a touch behind its end would be SIGBUS.
+  // Nobody may shrink the file while it is mapped: access after its end would be SIGBUS.
   if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     throw system_error("cannot seal shared memory", errno);
   }

@@ -102,7 +102,7 @@ Mapping create(const SharedArenaSpec& spec, Store& store, Deadline deadline) {
 }
 
 void report(const SharedArenaSpec& spec, Duration waited, const LocalPeer& peer) {
-  log_warning(fmt::format("shared memory of group {}: {} s of waiting for {}, which is {}", spec.name,
+  log_warning(fmt::format("shared memory of group {}: waited {} s for {}, which is {}", spec.name,
                           std::chrono::floor<std::chrono::seconds>(waited).count(), peer.name,
                           to_string(peer.process.state())));
 }

@@ -372,7 +372,7 @@ TEST_CASE("a damaged ring of shared memory is an error for its sender and its re
   std::array<std::byte, 4> four{};
   Error error = error_of([&] { meshes[0]->recv_some(1, four); });
   CHECK_ERROR(error, ErrorKind::corrupt_data, "the ring of shared memory between rank 0 and rank 1 (host ", "damaged",
-              "131073 bytes have been sent and 0 received", "the job must be started again");
+              "131073 bytes have been sent and 0 received", "start the job again");
   CHECK(error.detail().rank == 0);
   CHECK(error.detail().peer == 1);
   error = error_of([&] { meshes[1]->send_some(0, four); });

@@ -73,7 +73,7 @@ void AtomicFile::create() {
     if (!options_.obeys_umask && ::fchmod(file.get(), options_.mode) != 0) {
       const int saved_errno = errno;
       ::unlinkat(place_.directory.get(), name.c_str(), 0);
-      throw system_error(doing(fmt::format("the mode of {}", name)), saved_errno);
+      throw system_error(doing(fmt::format("setting the mode of {}", name)), saved_errno);
     }
     // Another writer may have taken the file for an abandoned one before it was locked. A file system without locks
     // is fine: there, nobody can lock it to remove it.
@@ -85,7 +85,7 @@ void AtomicFile::create() {
     }
     ::unlinkat(place_.directory.get(), name.c_str(), 0);
   }
-  throw Error(ErrorKind::internal, doing("no temporary file could be made beside it"));
+  throw Error(ErrorKind::internal, doing("cannot create a temporary file in its directory"));
 }
 
 void AtomicFile::remove_abandoned(const std::filesystem::path& directory, std::string_view names) {
@@ -123,7 +123,7 @@ void AtomicFile::rewrite_begin(ByteSpan bytes) {
     const ssize_t count = ::pwrite(file_.get(), bytes.data() + done, bytes.size() - done, static_cast<off_t>(done));
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) {
-      throw system_error(doing(fmt::format("writing its first {} bytes again", bytes.size())), errno);
+      throw system_error(doing(fmt::format("rewriting its first {} bytes", bytes.size())), errno);
     }
     done += static_cast<std::size_t>(count);
   }
@@ -153,7 +153,7 @@ void AtomicFile::publish_if_missing() {
   finish();
   const int directory = place_.directory.get();
   if (::linkat(directory, temporary_.c_str(), directory, place_.name.c_str(), 0) != 0 && errno != EEXIST) {
-    throw system_error(doing("giving it its name"), errno);
+    throw system_error(doing("linking the temporary file to its name"), errno);
   }
   ::unlinkat(directory, temporary_.c_str(), 0);
   file_.reset();

@@ -65,7 +65,7 @@ std::vector<std::size_t> checked_permutation(std::span<const std::int64_t> numbe
   std::vector<bool> seen(numbers.size());
   for (const std::int64_t number : numbers) {
     const std::size_t index = checked_index(number, numbers.size(), name, origin);
-    if (seen[index]) throw_corrupt(origin, fmt::format("the {} {} comes twice", name, index));
+    if (seen[index]) throw_corrupt(origin, fmt::format("the {} {} occurs twice", name, index));
     seen[index] = true;
     order.push_back(index);
   }
@@ -77,7 +77,7 @@ std::int64_t checked_decimal(std::string_view text, std::string_view name, const
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, number);
   if (error != std::errc() || stop != end) {
-    throw_corrupt(origin, fmt::format("the {} is '{}', which is no number", name, shown(text)));
+    throw_corrupt(origin, fmt::format("the {} is '{}', which is not a number", name, shown(text)));
   }
   return number;
 }
@@ -87,7 +87,7 @@ void check_subsequence(std::span<const std::string> told, std::span<const std::s
   auto next = of.begin();
   for (const std::string& each : told) {
     next = std::find(next, of.end(), each);
-    if (next == of.end()) throw_corrupt(origin, fmt::format("the {} '{}' was not asked for", name, shown(each)));
+    if (next == of.end()) throw_corrupt(origin, fmt::format("the {} '{}' was not requested", name, shown(each)));
     ++next;
   }
 }

@@ -41,8 +41,8 @@ std::uint32_t take_byte(std::uint32_t remainder, std::byte byte) {
 
 #if defined(__x86_64__)
 
-// The instruction takes three cycles, and one can begin in each: so three lanes run at once. What a lane makes of the
-// remainder in front of it is what that remainder becomes behind as many zero bytes, which is linear in its bits.
+// The instruction takes three cycles, and one can begin in each: so three lanes run at once. A lane turns the
+// remainder before it into that remainder followed by as many zero bytes, which is linear in its bits.
 constexpr std::size_t kLongLane = 2048, kShortLane = 256;
 
 class Skip {

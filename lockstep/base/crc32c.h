@@ -8,7 +8,7 @@
 
 namespace lockstep::internal {
 
-// `before`: the checksum of the data in front of this.
+// `before`: the checksum of the data before this.
 std::uint32_t crc32c(ByteSpan data, std::uint32_t before = 0);
 
 // The same from tables, for processors without the instruction.

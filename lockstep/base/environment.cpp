@@ -112,7 +112,7 @@ std::string alternatives(std::string_view names) {
 
 std::string describe_range(std::int64_t least, std::int64_t most, bool is_above) {
   if (is_above || most < std::numeric_limits<int>::max()) return fmt::format("; it can be {} to {}", least, most);
-  return least < 0 ? ", not an integer" : fmt::format(", not an integer from {} on", least);
+  return least < 0 ? ", not an integer" : fmt::format(", not an integer of at least {}", least);
 }
 
 std::string describe_unknown(std::string_view name) {
@@ -121,7 +121,7 @@ std::string describe_unknown(std::string_view name) {
   const auto nearest = nearest_name(name, names, kFarthestMeant);
   return fmt::format(
       "{} is set, but Lockstep has no such variable, so it has no effect; {}", name,
-      nearest ? fmt::format("is {} meant?", *nearest) : fmt::format("there are: {}", fmt::join(names, ", ")));
+      nearest ? fmt::format("is {} meant?", *nearest) : fmt::format("known variables: {}", fmt::join(names, ", ")));
 }
 
 }  // namespace
@@ -130,7 +130,7 @@ const char* process_environment(const char* name) { return std::getenv(name); }
 
 std::optional<std::string> EnvironmentReader::text(const char* name) const {
   if (find(name) == nullptr && kOfOthers.find(fmt::format(" {} ", name)) == std::string_view::npos) {
-    throw Error(ErrorKind::internal, fmt::format("{} is missing in the table of variables", name));
+    throw Error(ErrorKind::internal, fmt::format("{} is missing from the table of variables", name));
   }
   const char* value = environment_ ? environment_(name) : nullptr;
   if (value == nullptr || *value == '\0') return std::nullopt;

@@ -29,11 +29,11 @@ Error system_error(const std::string& what, int saved_errno) {
   std::string text = what + ": " + std::generic_category().message(saved_errno);
   rlimit limit{};
   if (saved_errno == EMFILE && ::getrlimit(RLIMIT_NOFILE, &limit) == 0) {
-    text += "; this process may have " + std::to_string(limit.rlim_cur) +
+    text += "; this process is limited to " + std::to_string(limit.rlim_cur) +
             " descriptors: raise the limit (ulimit -n) before it starts";
   }
   if (saved_errno == EFBIG && ::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
-    text += "; a file of this process may have " + std::to_string(limit.rlim_cur) +
+    text += "; files of this process are limited to " + std::to_string(limit.rlim_cur) +
             " bytes: raise the limit (ulimit -f unlimited) before it starts";
   }
   return Error(ErrorKind::internal, text);

@@ -1,4 +1,4 @@
-// Error is the one exception type of Lockstep: `kind` tells the caller how to react, `detail` where it happened.
+// Error is the one exception type of Lockstep: `kind` says how to react, `detail` where it happened.
 // A value type: copyable, thread-safe to read.
 #pragma once
 

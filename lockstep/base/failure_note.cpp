@@ -16,7 +16,7 @@ std::string text_of_exception(const std::exception_ptr& thrown) {
   } catch (const std::exception& error) {
     return error.what();
   } catch (...) {
-    return "what was thrown is no std::exception";
+    return "the thrown object is not a std::exception";
   }
 }
 

@@ -28,7 +28,7 @@ class FailureNote {
 
   // Of the group that this one's is a part of. Before any other call.
   void set_whole(std::shared_ptr<FailureNote> whole) { whole_ = std::move(whole); }
-  // Notes it for that group, and for those that it is a part of: whoever fails in a part may leave them, too.
+  // Notes it for that group, and for those that it is a part of: a rank that fails in a part may leave them, too.
   void note_in_whole(std::string_view what, std::string_view text) const noexcept;
 
  private:
@@ -43,7 +43,7 @@ class FailureNote {
 // Notes refused arguments only: every rank gets the other errors of a call itself.
 void note_refusal(FailureNote& note, const Error& error) noexcept;
 
-// What was thrown, as text; by default what is being handled. Empty if there is nothing.
+// The text of an exception; by default of the one being handled. Empty if there is none.
 std::string text_of_exception(const std::exception_ptr& thrown = std::current_exception());
 
 // The text up to its first line break, and no longer than errors quote.

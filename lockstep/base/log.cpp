@@ -30,7 +30,7 @@ LogLevel level_of_environment() {
   try {
     return wanted_level();
   } catch (const Error& error) {
-    write_line(LogLevel::warning, std::string(error.what()) + "; info is taken");
+    write_line(LogLevel::warning, std::string(error.what()) + "; using info");
     return LogLevel::info;
   }
 }

@@ -75,7 +75,7 @@ UniqueFd open_to_append(const std::filesystem::path& path, mode_t mode, const st
   if (!fd) fail(doing, saved_errno);
   struct stat status {};
   if (::fstat(fd.get(), &status) != 0) fail(doing, errno);
-  if (!S_ISREG(status.st_mode)) refuse(doing, "this is no regular file; name another");
+  if (!S_ISREG(status.st_mode)) refuse(doing, "this is not a regular file; name another");
   return fd;
 }
 

@@ -25,8 +25,8 @@ struct FilePlace {
 // Errors: the directory does not exist, or the path has no name at its end.
 FilePlace place_of(const std::filesystem::path& path, const std::string& doing);
 
-// What a program talks to is no file that could be replaced: with /dev/null or a FIFO as the target, all other programs
-// that use it would get a file instead. A link is replaced itself, but one to such a thing stands for it. An error if
+// FIFOs, sockets and devices must not be replaced: with /dev/null or a FIFO as the target, all other programs
+// that use it would get a file instead. A link is replaced itself, but a link to one counts as it. An error if
 // the place holds a FIFO, a socket or a device, or a link to one.
 void refuse_other_than_files(const FilePlace& place, const std::string& doing);
 
@@ -37,10 +37,10 @@ UniqueFd create_in_place_of(const FilePlace& place, mode_t mode, const std::stri
 UniqueFd create_in_place_of(const std::filesystem::path& path, mode_t mode, const std::string& doing);
 // A regular file, no link, to append to and to read; made if it is missing.
 UniqueFd open_to_append(const std::filesystem::path& path, mode_t mode, const std::string& doing);
-// Whatever is there but a link, to read and to write, made with kPrivateMode if it is missing; the caller looks at what
-// it is. A negative number, and errno, on failure.
+// Any file but a link, to read and to write, made with kPrivateMode if it is missing; the caller checks its
+// type. A negative number, and errno, on failure.
 int open_or_create(const std::string& path) noexcept;
-// What is written to as it is, since the user names it: a FIFO, a device, a descriptor below /proc. Appends; a write
+// A target that is not replaced, since the user names it: a FIFO, a device, a descriptor below /proc. Appends; a write
 // does not wait. Nothing, and errno, on failure: ENXIO if nobody reads the FIFO.
 UniqueFd open_as_it_is(const std::string& path) noexcept;
 

@@ -47,7 +47,7 @@ void require_own(const struct stat& status, const fs::path& at, const char* what
   if (status.st_uid == ::geteuid() || status.st_uid == 0 || is_of_system(at)) return;
   throw Error(ErrorKind::invalid_argument, doing + ": " + at.string() + " is " + what + " of user " +
                                                std::to_string(status.st_uid) +
-                                               ", which is not written through; remove it, or name another place");
+                                               ", so it is not used; remove it or choose another path");
 }
 
 std::optional<fs::path> read_own_link(const fs::path& at, const std::string& doing) {

@@ -18,10 +18,10 @@ inline constexpr int kMostLinks = 40;  // as in the kernel
 
 bool is_under(const std::filesystem::path& path, std::string_view folder);
 bool is_of_system(const std::filesystem::path& path);
-// An error if `what` is there belongs to another user than this one and root: "a link", "a FIFO".
+// An error if the file belongs to a user other than this one and root. what: "a link", "a FIFO".
 void require_own(const struct stat& status, const std::filesystem::path& at, const char* what,
                  const std::string& doing);
-// What a link says, which cannot become another's between the looks; nothing if there is none. Errors: as
+// The target of a link, which nobody can exchange between the checks; nothing if none. Errors: as
 // require_own().
 std::optional<std::filesystem::path> read_own_link(const std::filesystem::path& at, const std::string& doing);
 // The folder with this name, for openat() and its like. Errors: as above, or there is no such folder.

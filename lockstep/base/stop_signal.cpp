@@ -76,8 +76,8 @@ void require_catchable(int signal) {
   struct sigaction action {};
   if (signal > 0 && signal != SIGKILL && signal != SIGSTOP && ::sigaction(signal, nullptr, &action) == 0) return;
   throw Error(ErrorKind::invalid_argument,
-              fmt::format("stop_signals: {} is no signal that a process can catch; choose among SIGTERM, SIGINT, "
-                          "SIGHUP, SIGUSR1 and their like",
+              fmt::format("stop_signals: {} is not a signal that a process can catch; use, for example, SIGTERM, "
+                          "SIGINT, SIGHUP or SIGUSR1",
                           signal));
 }
 

@@ -1,5 +1,5 @@
 // What DDP calls the collectives of a backward, for those who write the names and those who read them in recordings:
-// "gradient bucket 3 (fc.weight, fc.bias) of backward", and behind that the number of the backward. Pure.
+// "gradient bucket 3 (fc.weight, fc.bias) of backward", followed by the number of the backward. Pure.
 #pragma once
 
 #include <optional>

@@ -199,7 +199,7 @@ void add_steps(const Rank& rank, std::size_t last_steps, Events& events) {
     const std::string of_model = model == 1 ? "" : fmt::format(" of model {}", model);
     events.name_row(snapshot.rank, static_cast<int>(model), "steps" + of_model);
   }
-  // A step in front of its phases: of spans that begin together the first one is the outer one.
+  // A step before its phases: of spans that begin together the first one is the outer one.
   for (const auto& [step, time] : steps) {
     events.add_span("user_annotation", fmt::format("step {}", step.second), snapshot.rank, static_cast<int>(step.first),
                     time, {{"step", step.second}});

@@ -12,7 +12,7 @@
 namespace lockstep::internal {
 namespace {
 
-// Collectives that no rank leaves before all have come.
+// Collectives that no rank leaves before all have entered.
 bool meets_all(const FlightRecord& record) {
   constexpr std::array<std::string_view, 5> kMeeting = {"barrier", "all_reduce", "all_gather", "reduce_scatter",
                                                         "all_to_all"};
@@ -47,7 +47,7 @@ void add_visits(const FlightSnapshot& snapshot, Host& host) {
   }
 }
 
-// What to add to a host's wall clock: the least change after which nobody leaves before all have come.
+// What to add to a host's wall clock: the least change after which nobody leaves before all have entered.
 std::int64_t correction_of(const Host& host, const Host& reference) {
   std::int64_t least = -kLargestOffset, most = kLargestOffset;
   for (const auto& [key, theirs] : host.visits) {

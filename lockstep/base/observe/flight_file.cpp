@@ -38,8 +38,8 @@ UniqueFd open_file(const std::string& path) {
   UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd) throw Error(ErrorKind::invalid_argument, fmt::format("cannot open {}: {}", path, std::strerror(errno)));
   struct stat status {};
-  if (::fstat(fd.get(), &status) != 0) throw system_error("looking at " + path, errno);
-  if (!S_ISREG(status.st_mode)) throw_corrupt(damaged(path), "it is not a file");
+  if (::fstat(fd.get(), &status) != 0) throw system_error("reading the status of " + path, errno);
+  if (!S_ISREG(status.st_mode)) throw_corrupt(damaged(path), "it is not a regular file");
   return fd;
 }
 
@@ -60,7 +60,7 @@ Value value_at(ByteView bytes, std::size_t offset) {
 
 void check_layout(ByteView bytes, const std::string& path) {
   const std::string what = damaged(path);
-  if (bytes.size() < sizeof(FlightHeader)) throw_corrupt(what, fmt::format("{} bytes are too few", bytes.size()));
+  if (bytes.size() < sizeof(FlightHeader)) throw_corrupt(what, fmt::format("it is too short: {} bytes", bytes.size()));
   if (value_at<std::uint64_t>(bytes, offsetof(FlightHeader, magic)) != flight::kMagic) {
     throw_corrupt(what, "it does not begin with the magic number");
   }
@@ -121,7 +121,7 @@ std::vector<Value> take(const FlightCopies& copies, std::size_t offset, std::siz
     }
     const auto value = value_at<Value>(copies.words, slot + offsetof(Slot, words));
     if (!is_sound(value) || !is_place_of(value, i, slots)) {
-      throw_corrupt(damaged(snapshot.path), fmt::format("{} in slot {} makes no sense", what, i));
+      throw_corrupt(damaged(snapshot.path), fmt::format("{} in slot {} is invalid", what, i));
     }
     values.push_back(value);
   }
@@ -200,7 +200,7 @@ std::vector<FlightSnapshot> read_flight_directory(const std::string& directory) 
   for (const FlightSnapshot& each : snapshots) {
     if (each.job == snapshots.front().job) continue;
     throw Error(ErrorKind::invalid_argument,
-                fmt::format("{} and {} are recordings of two jobs, {} and {}", snapshots.front().path, each.path,
+                fmt::format("{} and {} are recordings of different jobs, {} and {}", snapshots.front().path, each.path,
                             snapshots.front().job, each.job));
   }
   return snapshots;

@@ -35,7 +35,7 @@ class FlightRecorder {
   FlightName find_name(std::uint64_t hash) const noexcept;
   // Takes a slot for the record and sets the record's number.
   FlightTicket add(FlightRecord& record) noexcept;
-  // Changes the record to `step`; other fields stay. False if its slot belongs to a later operation.
+  // Changes the record to `step`; other fields are kept. False if its slot belongs to a later operation.
   bool start(FlightTicket& ticket, std::uint64_t sequence, TimePoint now) noexcept;
   bool finish(FlightTicket& ticket, TimePoint now, FlightState state, std::uint8_t error, int error_peer) noexcept;
   // Sets the phase's number. It is over already.

@@ -17,7 +17,7 @@ std::string error_name(const FlightRecord& record) {
 
 // What a rank does, and how far it is: ranks of a group that differ in this text are not at the same place.
 std::string position(const FlightStatus& status, const FlightNames& names) {
-  if (!status.last) return "in no collective that is recorded";
+  if (!status.last) return "in no recorded collective";
   const FlightRecord& last = *status.last;
   std::string text = "at " + describe(last, names);
   if (last.state == FlightState::running) return text + ", inside";
@@ -131,15 +131,15 @@ void add_group_lines(const GroupReport& group, const FlightNames& names, std::ve
   for (const auto& [place, ranks] : places) {
     lines.push_back(fmt::format("  {} {} {}", list(ranks), ranks.size() == 1 ? "is" : "are", place));
   }
-  if (queued != 0) lines.push_back(fmt::format("  up to {} more were queued behind", queued));
+  if (queued != 0) lines.push_back(fmt::format("  up to {} more were queued", queued));
 }
 
 void add_arrival_lines(const std::vector<FlightArrival>& arrivals, const FlightNames& names,
                        std::size_t last_operations, std::vector<std::string>& lines) {
   const std::size_t count = std::min(last_operations, arrivals.size());
   if (count == 0) return;
-  lines.push_back(
-      fmt::format("  the last {} that all came to, and by how much the last rank came later than the first:", count));
+  lines.push_back(fmt::format(
+      "  the last {} that all ranks entered, and how much later the last rank entered than the first:", count));
   for (std::size_t i = arrivals.size() - count; i < arrivals.size(); ++i) {
     const FlightArrival& arrival = arrivals[i];
     lines.push_back(fmt::format("    {}: rank {} by {:.3f} ms", describe(arrival.record, names), arrival.last,

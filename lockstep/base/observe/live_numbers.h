@@ -1,5 +1,5 @@
-// What a rank counts for those who watch it, in its flight recording: the rank adds, the launcher reads whenever it
-// likes. rank -> LiveNumbers -> RankNumbers -> metrics. Any thread may add; nothing blocks, allocates or throws, and an
+// The counters of a rank for the job's metrics, in its flight recording: the rank adds, the launcher reads at any
+// time. rank -> LiveNumbers -> RankNumbers -> metrics. Any thread may add; nothing blocks, allocates or throws, and an
 // addition costs some nanoseconds.
 #pragma once
 
@@ -16,7 +16,7 @@
 
 namespace lockstep::internal {
 
-// What a program calls a value of its own: 1 to 31 letters, digits, and _ . / -
+// The name of a reported value: 1 to 31 letters, digits, and _ . / -
 inline constexpr std::size_t kMostValueNameBytes = 31;
 inline constexpr std::size_t kMostValues = 16;
 bool is_value_name(std::string_view name);
@@ -67,7 +67,7 @@ struct LiveNumbers {
 
 }  // namespace flight
 
-// A batch of so many samples has come to the program. The next backward counts them: what is evaluated has none.
+// The program has received a batch of this many samples. The next backward counts them; evaluation has none.
 void take_samples(std::uint64_t samples) noexcept;
 // A checkpoint is complete, on this rank's part.
 void count_checkpoint() noexcept;

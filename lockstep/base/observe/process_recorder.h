@@ -1,7 +1,7 @@
 // The flight recorder of this process. The environment says where it records:
 //   LOCKSTEP_FLIGHT_FD   a descriptor with the launcher's memory, which it saves if the job fails
-//   LOCKSTEP_FLIGHT=DIR  without a launcher: the file DIR/rank_<r>.flight, mapped, which stays
-// Otherwise in memory of its own, for error texts only. There is one recorder per process, so that the last operations
+//   LOCKSTEP_FLIGHT=DIR  without a launcher: the file DIR/rank_<r>.flight, mapped, which remains
+// Otherwise in private memory, for error texts only. There is one recorder per process, so that the last operations
 // of all groups are in one place. With a launcher, it also gets the stacks of this process: see stack_recorder.h. Any
 // thread may call; a recording that cannot be made is a warning.
 #pragma once

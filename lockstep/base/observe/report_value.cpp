@@ -15,13 +15,13 @@ void report_value(std::string_view name, double value) {
   if (!is_value_name(name)) {
     throw Error(ErrorKind::invalid_argument, "report_value(): '" +
                                                  std::string(name.substr(0, 2 * kMostValueNameBytes)) +
-                                                 "' is no name of a value; use 1 to 31 letters, digits, and _ . / -");
+                                                 "' is not a valid name; use 1 to 31 letters, digits, and _ . / -");
   }
   if (!is_watched() || process_recorder().memory().header().live.set(name, value)) return;
   static std::atomic<bool> warned{false};
   if (!warned.exchange(true)) {
-    log_warning("report_value(): there is room for " + std::to_string(kMostValues) + " names; '" + std::string(name) +
-                "' and other new ones are left out");
+    log_warning("report_value(): the limit is " + std::to_string(kMostValues) + " names; '" + std::string(name) +
+                "' and other new names are ignored");
   }
 }
 

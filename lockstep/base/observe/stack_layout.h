@@ -1,4 +1,4 @@
-// The layout of the stacks of one rank: memory behind its flight recording that the launcher shares with it, and that
+// The layout of the stacks of one rank: memory after its flight recording that the launcher shares with it, and that
 // is never saved. The rank's handler writes (stack_recorder.h), the launcher reads (stack_reader.h).
 //
 //   StackHeader | kThreads x ThreadSlot | CrashSlot

@@ -44,7 +44,7 @@ std::uint64_t interrupted_at(const void* context) {
 #elif defined(__aarch64__)
   return machine.pc;
 #else
-#error "where a signal interrupted the program is not known for this processor"
+#error "unsupported processor: cannot find where a signal interrupted the program"
 #endif
 }
 
@@ -108,7 +108,7 @@ void on_launcher(int /*signal*/, siginfo_t* /*info*/, void* context) {
   errno = saved_errno;
 }
 
-// A number in hexadecimal at the beginning of the text, which it cuts off with the character behind it.
+// A number in hexadecimal at the beginning of the text, which it cuts off with the character after it.
 std::uint64_t cut_number(std::string_view& text) {
   std::uint64_t value = 0;
   std::size_t i = 0;

@@ -1,7 +1,7 @@
 // Records the stacks of this process for its launcher: of any thread that the launcher signals, and of the thread that
 // crashes (SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT). Costs nothing until then.
 //
-// The handlers allocate nothing, take no lock of their own and never wait. What remains is the unwinder: with glibc
+// The handlers allocate nothing, take no lock and never wait. The exception is the unwinder: with glibc
 // 2.35 or newer it finds its tables without a lock; with an older one it waits for a thread that is within dlopen(). So
 // the launcher waits for frames for a limited time only. Code without unwind tables ends a stack early.
 //
@@ -16,7 +16,7 @@
 
 namespace lockstep::internal {
 
-// Installs the handlers, and says so in the area, which must stay for ever. Once per process. If there is no free
+// Installs the handlers, and says so in the area, which must live for ever. Once per process. If there is no free
 // signal, only crashes are recorded.
 void start_stack_recorder(stacks::StackArea& area) noexcept;
 

@@ -166,7 +166,7 @@ void GroupHandle::note_exception(std::string_view what) const noexcept {
   } catch (const std::exception& error) {
     note_failure(what, error.what());
   } catch (...) {
-    note_failure(what, "what was thrown is no std::exception");
+    note_failure(what, "the thrown object is not a std::exception");
   }
 }
 

@@ -10,7 +10,7 @@
 
 namespace lockstep::internal {
 
-// A host that does not answer for so long is lost, unless LOCKSTEP_HOST_TIMEOUT says otherwise.
+// A host that does not answer for this long is lost, unless LOCKSTEP_HOST_TIMEOUT says otherwise.
 inline constexpr Duration kHostTimeout = std::chrono::seconds(3);
 
 // A call that waits for a rank whose heartbeat has been missing for this long says so in the log.
@@ -21,7 +21,7 @@ inline constexpr Duration kHeartbeatTimeout = std::chrono::milliseconds(2750);
 //   left   on purpose: it said goodbye
 //   died   its process ended without a goodbye
 //   lost   its connection broke, or its host does not answer
-//   gone   left or died: what saw it cannot tell which
+//   gone   left or died: the observer cannot say which
 //
 enum class Departure { none, left, died, lost, gone };
 

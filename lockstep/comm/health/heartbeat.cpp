@@ -75,7 +75,7 @@ PeerHealth Heartbeat::health(int rank, TimePoint now) const {
   if (peer.answer) health.place = place(*peer.answer, silent >= kPatience ? Duration::zero() : age);
   if (silent >= kPatience) {
     health.silent = silent;
-    if (peer.answer) health.place += fmt::format(", as it answered {:.1f} s ago", seconds(age));
+    if (peer.answer) health.place += fmt::format(", according to its answer {:.1f} s ago", seconds(age));
     health.state = fmt::format("silent for {:.1f} s: stopped, or its host is down or overloaded", seconds(silent));
   } else if (peer.answer) {
     health.state = "alive";

@@ -41,7 +41,7 @@ class Heartbeat {
   // How long ago, when it answered, its last collective began and ended; -1: not at all.
   struct Answer {
     FlightRecord last;
-    char name[kNameBytes] = {};  // its name, which who asks may never have heard; empty: none. Ends with a zero
+    char name[kNameBytes] = {};  // its name, which the asking rank may not know; empty: none. Ends with a zero
     std::int64_t began_ago_ns = -1;
     std::int64_t ended_ago_ns = -1;
   };

@@ -157,7 +157,7 @@ Error JoinWatch::in_part(const Error& error) const {
 }
 
 Error JoinWatch::read(const Bytes& posted) const {
-  return in_part(decode_error(posted, "the error in the store that ended the joining", me_.rank));
+  return in_part(decode_error(posted, "the posted error that ended the joining", me_.rank));
 }
 
 void JoinWatch::end(Deadline deadline) noexcept {

@@ -31,8 +31,8 @@ bool is_plain_departure(const Error& error);
 // reason: what this rank waits for; may be empty.
 std::string describe_missing(std::string_view name, std::string_view reason, const PeerHealth& health);
 
-// What the other ranks are told when `rank`, called `name`, leaves with `error`. An error about another rank stays as
-// it is: it is the root cause. Any other becomes one of this rank: invalid_argument keeps its kind, the rest is
+// The error for the other ranks when `rank`, called `name`, leaves with `error`. An error about another rank is not
+// changed: it is the root cause. Any other becomes one of this rank: invalid_argument keeps its kind, the rest is
 // Error{aborted}.
 Error error_for_peers(std::string_view name, int rank, const Error& error);
 

@@ -1,4 +1,4 @@
-// A ProcessWatch tells whether another process of this machine has ended, whatever has become of its pid since.
+// A ProcessWatch knows whether another process of this machine has ended, whatever has become of its pid since.
 // pid, start -> ProcessWatch. Through a pidfd, or where the kernel gives none (old ones, gVisor, some containers), by
 // what /proc says each time. Movable; thread-safe to ask.
 #pragma once

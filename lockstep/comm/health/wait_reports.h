@@ -1,4 +1,4 @@
-// When somebody who waits says so in the log: after a while, and then more and more rarely.
+// When a long wait is logged: after a while, and then at growing intervals.
 #pragma once
 
 #include <optional>
@@ -7,19 +7,19 @@
 
 namespace lockstep::internal {
 
-// After half a minute nobody believes that all is well.
+// A wait of half a minute is unusual.
 inline constexpr Duration kFirstReport = std::chrono::seconds(30);
 
 // Pure.
 class WaitReports {
  public:
-  // first: the wait after which it speaks. Then after 4 times as long, 20 times, and again every 60 times: by default
+  // first: the wait before the first report. Then after 4 times as long, 20 times, and again every 60 times: by default
   // 30 s, 2 min, 10 min, every 30 min.
   explicit WaitReports(Duration first = kFirstReport) : first_(first), next_(first) {}
 
-  // How long the wait will have lasted when it speaks next.
+  // The length of the wait at the next report.
   Duration next() const { return next_; }
-  // Whether to speak now; at most once for each time that it asks for.
+  // Whether to report now; at most once for each of these times.
   bool is_due(Duration waited) {
     if (waited < next_) return false;
     while (next_ <= waited) next_ = following();
@@ -44,7 +44,7 @@ class LongWait {
   explicit LongWait(Duration first = kFirstReport, const Clock& clock = steady_clock())
       : clock_(clock), start_(clock.now()), reports_(first) {}
 
-  // How long the wait has lasted, if that is to be told now.
+  // How long the wait has lasted, if a report is due.
   std::optional<Duration> due() {
     const Duration waited = clock_.now() - start_;
     return reports_.is_due(waited) ? std::optional(waited) : std::nullopt;

@@ -119,7 +119,7 @@ bool Acceptor::accept_one() {
     for (Listener& listener : listeners_) {
       UniqueFd fd = listener.accept();
       if (!fd) continue;
-      if (is_full()) refuse(next_to_close(), "too many connections are in their handshake, and this is the oldest");
+      if (is_full()) refuse(next_to_close(), "too many handshakes are in progress, and this is the oldest");
       std::string from = describe_peer(fd.get());
       crowd_.push_back(
           {std::move(fd), std::move(from), Handshake::server(settings_, admission_), steady_clock().now()});
@@ -150,7 +150,7 @@ Acceptor::Progress Acceptor::advance(Crowd::iterator incoming) {
       const Bytes output = incoming->handshake.take_output();
       // A few hundred bytes fit into the empty buffer of a socket whose peer reads.
       if (send_some(incoming->fd.get(), as_span(ByteView(output))) != output.size()) {
-        throw Error(ErrorKind::peer_lost, "it does not read");
+        throw Error(ErrorKind::peer_lost, "the peer does not read its replies");
       }
       if (incoming->handshake.over()) break;
       if (count == 0) return Progress::pending;

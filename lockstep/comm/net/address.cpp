@@ -97,7 +97,7 @@ Endpoint parse_endpoint(std::string_view text) {
   } else {
     const std::size_t colon = text.find(':');
     if (colon == std::string_view::npos) throw fail("the port is missing");
-    if (text.find(':', colon + 1) != std::string_view::npos) throw fail("an IPv6 address must stand in brackets");
+    if (text.find(':', colon + 1) != std::string_view::npos) throw fail("an IPv6 address must be in brackets");
     host = text.substr(0, colon);
     rest = text.substr(colon);
   }
@@ -192,9 +192,10 @@ std::vector<SocketAddress> resolve(const Endpoint& endpoint, Deadline deadline) 
   Answer answer = ask_resolver(endpoint, AI_NUMERICHOST);
   const std::size_t scope = endpoint.host.find('%');
   if (answer.error != 0 && scope != std::string::npos) {
-    throw Error(ErrorKind::invalid_argument,
-                fmt::format("'{}' is no address on this host; check that '{}' is the name of a network interface here",
-                            endpoint.host, endpoint.host.substr(scope + 1)));
+    throw Error(
+        ErrorKind::invalid_argument,
+        fmt::format("'{}' is not an address on this host; check that '{}' is the name of a network interface here",
+                    endpoint.host, endpoint.host.substr(scope + 1)));
   }
   if (answer.error != 0) answer = ask_resolver_until(endpoint, deadline);
   if (answer.error == 0 && !answer.addresses.empty()) return std::move(answer.addresses);

@@ -24,7 +24,7 @@ std::uint32_t crc_of(ByteView bytes) {
 std::size_t checked_length(ByteView head, std::size_t limit_bytes, const Origin& origin) {
   const std::uint32_t length = WireReader(head, origin).u32();
   if (length > limit_bytes) {
-    throw_corrupt(origin, fmt::format("it announces {} bytes; the limit here is {}", length, limit_bytes));
+    throw_corrupt(origin, fmt::format("it announces {} bytes; the limit is {}", length, limit_bytes));
   }
   return length;
 }
@@ -34,7 +34,7 @@ std::size_t checked_length(ByteView head, std::size_t limit_bytes, const Origin&
 Bytes frame(ByteView payload, std::size_t limit_bytes) {
   if (payload.size() > limit_bytes) {
     throw Error(ErrorKind::invalid_argument,
-                fmt::format("a message of {} bytes is over the limit of {}", payload.size(), limit_bytes));
+                fmt::format("a message of {} bytes exceeds the limit of {}", payload.size(), limit_bytes));
   }
   Bytes out;
   out.reserve(kFrameHeaderBytes + payload.size());
@@ -49,7 +49,7 @@ FrameHead decode_frame_head(ByteView head, std::size_t limit_bytes, const Origin
   WireReader reader(head.substr(sizeof(std::uint32_t)), origin);
   const std::uint32_t payload_crc = reader.u32();
   if (reader.u32() != crc_of(head.substr(0, kFrameHeaderBytes - 4))) {
-    throw_corrupt(origin, "the checksum of its head is wrong");
+    throw_corrupt(origin, "the checksum of its header is wrong");
   }
   return {length, payload_crc};
 }

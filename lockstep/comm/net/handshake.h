@@ -74,10 +74,10 @@ class Handshake {
   static Handshake client(const HandshakeSettings& settings);
   static Handshake server(const HandshakeSettings& settings, Admission admission);
 
-  // Bytes to read next, so that nothing behind the handshake is consumed; 0 once it is over.
+  // Bytes to read next, so that nothing after the handshake is consumed; 0 once it is over.
   std::size_t wanted() const { return stage_ == Stage::over ? 0 : wanted_ - input_.size(); }
   void feed(ByteView received);
-  // To be sent, also after a failure: it tells the other end what was wrong.
+  // To be sent, also after a failure: it names the error to the other end.
   Bytes take_output() { return std::exchange(output_, {}); }
 
   bool over() const { return stage_ == Stage::over; }

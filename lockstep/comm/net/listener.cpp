@@ -53,7 +53,7 @@ Error bind_error(const Endpoint& endpoint, const SocketAddress& address, int err
       return Error(
           ErrorKind::invalid_argument,
           fmt::format("cannot listen on {}: this host has no such address; name the host that runs this process, "
-                      "or an address of it",
+                      "or one of its addresses",
                       where));
     case EACCES:
       return Error(ErrorKind::invalid_argument,

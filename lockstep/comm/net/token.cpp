@@ -62,11 +62,11 @@ std::string home_directory() {
 
 void check_owner_and_mode(int fd, const std::string& path) {
   struct stat status {};
-  if (::fstat(fd, &status) != 0) throw system_error("looking at the token file " + path + " failed", errno);
+  if (::fstat(fd, &status) != 0) throw system_error("reading the status of the token file " + path + " failed", errno);
   if (!S_ISREG(status.st_mode)) throw malformed(path);
   if (status.st_uid != ::geteuid()) {
     throw Error(ErrorKind::unauthorized,
-                fmt::format("the token file {} belongs to user {}, not to this user {}; make a copy of your own", path,
+                fmt::format("the token file {} belongs to user {}, not to this user {}; make your own copy", path,
                             status.st_uid, ::geteuid()));
   }
   if ((status.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
@@ -111,11 +111,12 @@ std::optional<Error> ensure_home_token(std::string& directory) {
 // In /tmp anybody may have made it before.
 void check_private(const std::string& directory) {
   struct stat status {};
-  if (::lstat(directory.c_str(), &status) != 0) throw system_error("looking at " + directory + " failed", errno);
+  if (::lstat(directory.c_str(), &status) != 0)
+    throw system_error("reading the status of " + directory + " failed", errno);
   const bool is_private = S_ISDIR(status.st_mode) && status.st_uid == ::geteuid() && (status.st_mode & 077) == 0;
   if (is_private) return;
   throw Error(ErrorKind::unauthorized,
-              fmt::format("{} is to keep the job token, but it is not a folder of this user alone; set "
+              fmt::format("{} cannot keep the job token: it is not a private folder of this user; set "
                           "LOCKSTEP_TOKEN_FILE to a file of mode 0600 elsewhere",
                           directory));
 }
@@ -187,18 +188,18 @@ Token Token::from_fd(int fd) {
   if (!is_ours || ::pread(fd, bytes, kBytes, 0) != static_cast<ssize_t>(kBytes)) {
     throw Error(ErrorKind::invalid_argument,
                 fmt::format("descriptor {} does not hold a job token. It was closed or used again before this process "
-                            "joined the job, or this process was started by a rank that had joined, which keeps the "
-                            "token to itself: start it without LOCKSTEP_TOKEN_FD in its environment",
+                            "joined the job, or this process was started by a rank that had joined, which does not "
+                            "pass the token on: start it without LOCKSTEP_TOKEN_FD in its environment",
                             fd));
   }
-  // Whoever holds the token belongs to the job. Helpers that a rank starts, perhaps as another user, do not.
+  // Holders of the token belong to the job. Helpers that a rank starts, perhaps as another user, do not.
   if (::fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) throw system_error("keeping the job token to this process", errno);
   return from_bytes({bytes, kBytes});
 }
 
 Token Token::from_bytes(ByteView bytes) {
   if (bytes.size() != kBytes) {
-    throw Error(ErrorKind::corrupt_data, fmt::format("a job token has {} bytes, and not {}", kBytes, bytes.size()));
+    throw Error(ErrorKind::corrupt_data, fmt::format("a job token has {} bytes, not {}", kBytes, bytes.size()));
   }
   Token token;
   std::memcpy(token.bytes_.data(), bytes.data(), kBytes);
@@ -214,7 +215,7 @@ Token Token::for_this_process() {
 
 std::string Token::origin_for_this_process() {
   const EnvironmentReader reader;
-  if (reader.has("LOCKSTEP_TOKEN_FD")) return "whose token is from the process that has started it (LOCKSTEP_TOKEN_FD)";
+  if (reader.has("LOCKSTEP_TOKEN_FD")) return "whose token is from the process that started it (LOCKSTEP_TOKEN_FD)";
   if (const auto path = reader.text("LOCKSTEP_TOKEN_FILE")) {
     return fmt::format("whose token is from {} (LOCKSTEP_TOKEN_FILE)", *path);
   }

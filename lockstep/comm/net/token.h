@@ -27,8 +27,8 @@ class Token {
   // The same, for a job whose processes are all on this host: without a home that can be written to, the token is kept
   // in $XDG_RUNTIME_DIR or /tmp, in a folder of this user. Error{unauthorized} if the folder belongs to another user.
   static Token from_this_host();
-  // Reads a descriptor made by to_fd(), at offset 0. It stays open, but what this process executes from now on does not
-  // inherit it. Error{invalid_argument} if it is anything else, for example a number that was closed and reused.
+  // Reads a descriptor made by to_fd(), at offset 0. It remains open, but programs that this process executes later do
+  // not inherit it. Error{invalid_argument} if it is anything else, for example a number that was closed and reused.
   static Token from_fd(int fd);
   // Error{corrupt_data} unless there are kBytes of them.
   static Token from_bytes(ByteView bytes);

@@ -48,7 +48,7 @@ ByteView WireReader::bytes() { return take(u32()); }
 
 void WireReader::expect_end() const {
   if (!input_.empty()) {
-    throw Error(ErrorKind::corrupt_data, fmt::format("{} has {} bytes too many", to_string(origin_), input_.size()),
+    throw Error(ErrorKind::corrupt_data, fmt::format("{} has {} trailing bytes", to_string(origin_), input_.size()),
                 {.peer = origin_.rank});
   }
 }

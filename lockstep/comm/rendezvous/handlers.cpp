@@ -38,7 +38,8 @@ void parse_query(std::string_view query, std::string_view text, bool known, Url&
     const std::size_t equals = pair.find('=');
     const std::string_view key = pair.substr(0, equals);
     if (known && std::find(kQueryKeys.begin(), kQueryKeys.end(), key) == kQueryKeys.end()) {
-      throw bad_url(text, fmt::format("'{}' is not known behind the '?'; known: {}", key, fmt::join(kQueryKeys, ", ")));
+      throw bad_url(text,
+                    fmt::format("'{}' is not a known query parameter; known: {}", key, fmt::join(kQueryKeys, ", ")));
     }
     if (equals == std::string_view::npos) throw bad_url(text, fmt::format("'{}' has no value", key));
     if (!url.query.emplace(key, pair.substr(equals + 1)).second) {
@@ -57,7 +58,7 @@ void register_rendezvous_handler(const std::string& scheme, RendezvousHandler ha
   const std::lock_guard lock(all.mutex);
   if (is_own(scheme) || !all.by_scheme.emplace(scheme, std::move(handler)).second) {
     throw Error(ErrorKind::invalid_argument,
-                fmt::format("register_rendezvous_handler: the scheme '{}' has a handler already", scheme));
+                fmt::format("register_rendezvous_handler: the scheme '{}' already has a handler", scheme));
   }
 }
 

@@ -83,7 +83,7 @@ void check_addresses(std::vector<Member>& members, int nodes) {
   if (local == members.end() || all_local) return;
   throw Error(
       ErrorKind::invalid_argument,
-      fmt::format("{} says that others reach it at {}, which is its own host's loopback address. On that host the "
+      fmt::format("{} advertises the address {}, which is its own host's loopback address. On that host the "
                   "job's address probably resolves to loopback: use an address of the network in MASTER_ADDR, or set "
                   "LOCKSTEP_ADDRESS there",
                   to_string(*local), local->address));

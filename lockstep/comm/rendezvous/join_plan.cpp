@@ -14,7 +14,7 @@ namespace lockstep::internal {
 namespace {
 
 constexpr std::string_view kSwitch = "LOCKSTEP_LAUNCHER";
-constexpr std::uint16_t kFirstEphemeralPort = 32768;  // those from here on Linux gives to whoever asks for any
+constexpr std::uint16_t kFirstEphemeralPort = 32768;  // Linux assigns those from here on to any process
 constexpr std::string_view kNone = "none", kEnv = "env";
 
 Error invalid(const std::string& text) { return Error(ErrorKind::invalid_argument, text); }
@@ -94,10 +94,10 @@ void check_alone(std::string_view who, const JoinPlan& plan, const std::vector<L
   if (plan.size > 1) return;
   for (const Launch& launch : launches) {
     if (launch.size.value_or(launch.rank + 1) <= 1) continue;
-    throw invalid(
-        fmt::format("by {} this process is a world of one, but {}. {}={} goes by that launcher; {}={} says that all of "
-                    "its processes are to be worlds of one",
-                    who, to_string(launch), kSwitch, launch.key, kSwitch, kNone));
+    throw invalid(fmt::format(
+        "according to {}, this process is a world of one, but {}. Set {}={} to use that launcher, or {}={} if "
+        "each of its processes is to be a world of one",
+        who, to_string(launch), kSwitch, launch.key, kSwitch, kNone));
   }
 }
 
@@ -108,8 +108,8 @@ void check_agreement(const JoinPlan& plan, const std::vector<Launch>& launches) 
   const Launch& launch = launches.front();
   if (plan.rank == launch.rank && plan.size == *launch.size) return;
   throw invalid(
-      fmt::format("RANK and WORLD_SIZE say rank {} of {}, but {}. Unset RANK and WORLD_SIZE to go by the launcher, or "
-                  "set {}={} if they are meant",
+      fmt::format("RANK and WORLD_SIZE say rank {} of {}, but {}. Unset RANK and WORLD_SIZE to use the launcher, or "
+                  "set {}={} to keep them",
                   plan.rank, plan.size, to_string(launch), kSwitch, kEnv));
 }
 
@@ -155,7 +155,8 @@ void place_store(const Launch& launch, const EnvironmentReader& reader, std::vec
   if (plan.endpoint.host.empty()) missing.push_back("MASTER_ADDR");
   if (const auto port = reader.text("MASTER_PORT")) {
     plan.endpoint.port = parse_port(*port, "MASTER_PORT");
-    if (plan.endpoint.port == 0) throw invalid("MASTER_PORT is 0, with which the other ranks cannot find rank 0");
+    if (plan.endpoint.port == 0)
+      throw invalid("MASTER_PORT is 0, so the other ranks cannot find rank 0; choose a port");
   } else if (launch.port != 0 || !launch.job.empty()) {
     plan.endpoint.port = launch.port != 0 ? launch.port : port_of_job(launch.job);
   } else if (launch.job_fd) {
@@ -184,9 +185,8 @@ void plan_launched(const Launch& launch, const EnvironmentReader& reader, JoinPl
   plan.launched = true;
   if (plan.size > 1 || !missing.empty()) place_store(launch, reader, missing, plan);
   if (missing.empty()) return;
-  throw invalid(
-      fmt::format("{}, but the environment lacks {}. Set with: {}. {}={} makes every process a world of its own",
-                  to_string(launch), fmt::join(missing, ", "), launch.remedy, kSwitch, kNone));
+  throw invalid(fmt::format("{}, but the environment lacks {}. Set with: {}. {}={} makes every process a world of one",
+                            to_string(launch), fmt::join(missing, ", "), launch.remedy, kSwitch, kNone));
 }
 
 // What is left is one process with nothing around it. An allocation of Slurm does not start programs.
@@ -200,8 +200,8 @@ void plan_alone(const EnvironmentReader& reader, JoinPlan& plan) {
 
 const Launch& named_launch(std::string_view name, const std::vector<Launch>& launches) {
   if (const Launch* found = find_launch(name, launches)) return *found;
-  throw invalid(
-      fmt::format("{} is {}, but this process has not been started so: the variables are missing", kSwitch, name));
+  throw invalid(fmt::format("{} is {}, but the variables of that launcher are missing: it has not started this process",
+                            kSwitch, name));
 }
 
 void plan_env(const JoinOptions& options, const Url& url, const EnvironmentReader& reader, JoinPlan& plan) {

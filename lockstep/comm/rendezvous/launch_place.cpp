@@ -18,7 +18,7 @@ constexpr std::string_view kAloneOnPurpose =
 
 Error unclear(const std::string& text) { return Error(ErrorKind::invalid_argument, text); }
 
-// What a manager tells, before it is completed.
+// The values that a manager sets, before it is completed.
 struct Found {
   std::string source;
   std::optional<int> node_rank = {};
@@ -40,8 +40,8 @@ std::optional<Found> find_ray(const EnvironmentReader& reader) {
   if (workers > 1) {
     throw unclear(
         fmt::format("Ray Train (NODE_RANK, LOCAL_WORLD_SIZE) has started {} workers on this host, and each "
-                    "one is a `lockstep run`. Start one on each host, by ScalingConfig(num_workers=<hosts>, "
-                    "resources_per_worker=<what a host has>), and the ranks by --nproc-per-node. {}",
+                    "is a `lockstep run`. Start one per host with ScalingConfig(num_workers=<hosts>, "
+                    "resources_per_worker=<all of a host>), and set the ranks per host with --nproc-per-node. {}",
                     workers, kAloneOnPurpose));
   }
   const int hosts = *reader.number<int>("WORLD_SIZE");
@@ -87,8 +87,8 @@ void expect_one_a_host(const Launch& launch, const EnvironmentReader& reader) {
   if (launch.local_size.value_or(1) <= 1 && size <= hosts.value_or(size)) return;
   const std::string where = hosts ? fmt::format("{} host{}", *hosts, *hosts == 1 ? "" : "s") : "fewer hosts";
   throw unclear(fmt::format(
-      "{} ({}) has started {} copies of `lockstep run` on {}, where one starts all ranks of a "
-      "host. {}, and give the ranks of a host by --nproc-per-node; or let {} start the program "
+      "{} ({}) has started {} copies of `lockstep run` on {}, but one starts all ranks of a "
+      "host. {}, and set the ranks per host with --nproc-per-node; or let {} start the program "
       "itself. {}",
       launch.launcher, launch.variables, size, where, one_a_host(launch.key, hosts), launch.launcher, kAloneOnPurpose));
 }
@@ -114,9 +114,9 @@ Found from_launch(const Launch& launch, const EnvironmentReader& reader, const G
 
 const Launch& launch_named(std::string_view name, const std::vector<Launch>& launches) {
   if (const Launch* found = find_launch(name, launches)) return *found;
-  throw unclear(
-      fmt::format("LOCKSTEP_LAUNCHER is {}, but `lockstep run` has not been started so: the variables are missing. {}",
-                  name, kAloneOnPurpose));
+  throw unclear(fmt::format(
+      "LOCKSTEP_LAUNCHER is {}, but the variables of that launcher are missing: it has not started `lockstep run`. {}",
+      name, kAloneOnPurpose));
 }
 
 // The nearest launcher's variables may be left over, and a copy alone on each of several hosts would be an accident.
@@ -124,8 +124,8 @@ void expect_agreement(const Launch& nearest, const std::vector<Launch>& launches
   for (const Launch& launch : launches) {
     if (nearest.size != 1 || launch.size.value_or(launch.rank + 1) <= 1) continue;
     throw unclear(
-        fmt::format("{}, so `lockstep run` would be alone, but {}. Set LOCKSTEP_LAUNCHER={} to go by that launcher, or "
-                    "LOCKSTEP_LAUNCHER={} if each is to be a job of its own",
+        fmt::format("{}, so `lockstep run` would be alone, but {}. Set LOCKSTEP_LAUNCHER={} to use that launcher, or "
+                    "LOCKSTEP_LAUNCHER={} if each is to be a separate job",
                     to_string(nearest), to_string(launch), launch.key, nearest.key));
   }
 }
@@ -147,9 +147,9 @@ std::optional<Found> find(const EnvironmentReader& reader, std::string_view want
 std::string endpoint_of(const Found& found) {
   if (found.host.empty() || !found.port) {
     throw unclear(
-        fmt::format("{} has started `lockstep run` on several hosts, but does not tell {}. Give "
+        fmt::format("{} has started `lockstep run` on several hosts, but does not say {}. Give "
                     "--rdzv-endpoint <name of the first host>:<free port>{}",
-                    found.source, found.host.empty() ? "which host is the first" : "a port that is theirs",
+                    found.source, found.host.empty() ? "which host is the first" : "which port to use",
                     found.remedy.empty() ? "" : ", or " + found.remedy));
   }
   const bool ipv6 = found.host.find(':') != std::string::npos && !found.host.starts_with('[');
@@ -171,7 +171,7 @@ std::optional<LaunchPlace> find_launch_place(const EnvironmentReader& reader, co
     place.nodes = *found->nodes;
   } else {
     throw unclear(
-        fmt::format("{} has started `lockstep run` as one of several hosts, but does not tell how many there "
+        fmt::format("{} has started `lockstep run` as one of several hosts, but does not say how many there "
                     "are; give --nnodes. {}",
                     found->source, kAloneOnPurpose));
   }

@@ -3,7 +3,7 @@
 //
 // For one agent a host: srun --ntasks-per-node=1, mpirun with one process a host, flux run, an indexed Job or JobSet of
 // Kubernetes, Ray Train. What the user gave on the command line, or by torchrun's PET_* variables as Kubeflow does,
-// goes first, then MASTER_ADDR and MASTER_PORT, then what the manager's variables tell: of the one that
+// goes first, then MASTER_ADDR and MASTER_PORT, then the manager's variables: of the one that
 // LOCKSTEP_LAUNCHER names, else of the nearest.
 #pragma once
 

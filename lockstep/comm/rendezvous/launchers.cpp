@@ -14,7 +14,7 @@ constexpr std::uint32_t kFirstSpecialStep = 0xfffffff0;
 
 Error missing_half(const char* name, const char* because_of) {
   return Error(ErrorKind::invalid_argument,
-               fmt::format("{} is set, but {} is not, which the same launcher sets: something has removed it",
+               fmt::format("{} is set, but {}, which the same launcher sets, is not: something has removed it",
                            because_of, name));
 }
 
@@ -66,8 +66,8 @@ std::optional<Launch> find_slurm(const EnvironmentReader& reader) {
   const bool elsewhere = launch.rank == 0 && launch.node_rank.value_or(0) != 0;
   if (elsewhere && !one_host && launch.size > 1 && !reader.has("MASTER_ADDR")) {
     throw Error(ErrorKind::invalid_argument,
-                fmt::format("Slurm placed rank 0 on node {} of the step's list and not on its first, {}, where the "
-                            "other ranks look for it; {}",
+                fmt::format("Slurm placed rank 0 on node {} of the step's list, but the other ranks look for it on "
+                            "the first, {}; {}",
                             *launch.node_rank, launch.host, launch.remedy));
   }
   return launch;

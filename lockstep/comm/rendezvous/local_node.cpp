@@ -128,7 +128,7 @@ using namespace internal;
 int local_device(int rank, int device_count, const Environment& environment) {
   if (device_count < 1) {
     throw Error(ErrorKind::invalid_argument,
-                fmt::format("rank {} is to take a GPU, and libtorch finds none here: its build has no CUDA, "
+                fmt::format("rank {} needs a GPU, but libtorch finds none here: its build has no CUDA, "
                             "CUDA_VISIBLE_DEVICES hides all, or the host has none (nvidia-smi -L)",
                             rank));
   }
@@ -136,7 +136,7 @@ int local_device(int rank, int device_count, const Environment& environment) {
   const int device = rank % device_count;
   if (rank >= device_count) {
     log_warning(
-        fmt::format("LOCAL_RANK is not set; rank {} takes GPU {} of {}, which is right only if all hosts have {} "
+        fmt::format("LOCAL_RANK is not set; rank {} uses GPU {} of {}, which is right only if all hosts have {} "
                     "ranks",
                     rank, device, device_count, device_count));
   }

@@ -186,7 +186,7 @@ class Probe {
     const std::string host = member(settings_.rank).host;
     if (chosen < 0) {
       return fmt::format(
-          "no address of host {} is reached by all other hosts of the job: {}; join their networks, or "
+          "no address of host {} can be reached from all other hosts of the job: {}; connect their networks, or "
           "name the interface to use in LOCKSTEP_IFNAME",
           host, fmt::join(parts, "; "));
     }

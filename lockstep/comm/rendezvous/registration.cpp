@@ -97,7 +97,7 @@ bool take_rank(Store& store, JoinWatch& watch, const Member& me, const Bytes& mi
   }
   throw Error(ErrorKind::invalid_argument,
               fmt::format("rank {} is taken: host {}, pid {} holds it, and host {}, pid {} wants it too; give every "
-                          "process a rank of its own",
+                          "process its own rank",
                           me.rank, holder.member.host, holder.member.pid, me.host, me.pid),
               {.rank = me.rank, .operation = "join"});
 }
@@ -105,7 +105,7 @@ bool take_rank(Store& store, JoinWatch& watch, const Member& me, const Bytes& mi
 Error missing_ranks(const Member& me, int size, const std::vector<int>& ranks, Duration waited) {
   return Error(
       ErrorKind::timeout,
-      fmt::format("rank {} waited {:.1f} s for all {} ranks to join: {} did not come. Were they started, with the "
+      fmt::format("rank {} waited {:.1f} s for all {} ranks to join: {} did not join. Were they started, with the "
                   "same address, job id and world size?",
                   me.rank, seconds(waited), size, list_ranks(ranks)),
       {.rank = me.rank, .peer = ranks.front(), .operation = "join", .elapsed_seconds = seconds(waited)});

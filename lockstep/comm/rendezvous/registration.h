@@ -31,7 +31,7 @@ struct RegistrationOptions {
 //   invalid_argument  another process holds the rank (it is named, and not disturbed), or a rank was started with
 //                     another world size or host timeout (every rank that waits or comes later gets it)
 //   peer_lost         a rank has died meanwhile; all that wait get it
-//   timeout           names the ranks that did not come; ranks that come later get Error{aborted}
+//   timeout           names the ranks that did not join; ranks that join later get Error{aborted}
 std::optional<std::vector<Member>> register_rank(Store& store, const Member& me, int size, Deadline deadline,
                                                  const RegistrationOptions& how = {});
 

@@ -1,5 +1,5 @@
 // Rendezvous: how the processes of a job find each other. environment or URL -> store -> Membership.
-// join() blocks until all are there or its timeout; it may be called from any thread.
+// join() blocks until all ranks have joined or its timeout; any thread may call it.
 #pragma once
 
 #include <cstdint>
@@ -46,8 +46,8 @@ struct JoinOptions {
   std::optional<Token> token;
   // With env:// and no RANK: called for rank and size.
   std::function<Bootstrap()> bootstrap;
-  Duration timeout = std::chrono::minutes(5);  // until all ranks are there
-  // After this time the log names the missing ranks, and then less and less often.
+  Duration timeout = std::chrono::minutes(5);  // until all ranks have joined
+  // After this time the log names the missing ranks, then at growing intervals.
   Duration notice_after = std::chrono::seconds(30);
   std::string gpu = {};  // as Member::gpu
 };
@@ -95,9 +95,9 @@ struct Membership {
   std::shared_ptr<internal::JoinWatch> watch;  // sees ranks die until finish_joining()
 };
 
-// Waits until all ranks are there. With nothing set anywhere: a world of one, over a memory store.
+// Waits until all ranks have joined. With nothing set: a world of one, over a memory store.
 //   env://             RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT; optional LOCAL_RANK, LOCAL_WORLD_SIZE, GROUP_RANK.
-//                      Without RANK: what other launchers say, see launchers.h and docs/LAUNCHING.md
+//                      Without RANK: other launchers' variables, see launchers.h, docs/LAUNCHING.md
 //   tcp://host:port    rank 0 hosts the store there, as it does at MASTER_ADDR:MASTER_PORT
 //   file:///path       the store is a file that all processes can reach
 // The last two take ?rank=1&world_size=4. Besides these, from the environment:
@@ -112,7 +112,7 @@ struct Membership {
 //   LOCKSTEP_NODE          processes with different values never share memory, as if they ran on different hosts
 // Errors within seconds, naming both sides: duplicate rank (the first goes on), different world sizes or host timeouts
 // (on every rank), other generation, protocol version or channel (Error{invalid_argument}), wrong token
-// (Error{unauthorized}). Error{timeout} names ranks that did not come; later ones get Error{aborted}. A rank that dies
+// (Error{unauthorized}). Error{timeout} names the missing ranks; later ones get Error{aborted}. A rank that dies
 // until finish_joining() is Error{peer_lost} on all others: at once on its machine, within 3 s for the rest.
 Membership join(const JoinOptions& options, const internal::Environment& environment);
 

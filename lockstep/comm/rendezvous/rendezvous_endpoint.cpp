@@ -61,8 +61,8 @@ void name_job_after_launcher(JoinPlan& plan) {
   socklen_t length = sizeof launcher;
   if (::getsockopt(*plan.job_fd, SOL_SOCKET, SO_PEERCRED, &launcher, &length) != 0 || launcher.pid <= 0) {
     throw Error(ErrorKind::invalid_argument,
-                fmt::format("{} has left no connection to it in descriptor {}, from which the ranks would know their "
-                            "job; set MASTER_PORT to a free port, the same for all",
+                fmt::format("{} left no connection to it in descriptor {}, so the ranks cannot identify their job; "
+                            "set MASTER_PORT to a free port, the same for all ranks",
                             plan.source, *plan.job_fd));
   }
   const std::string job = fmt::format("process-{}", launcher.pid);
@@ -82,10 +82,11 @@ void avoid_own_loopback(JoinPlan& plan, const std::string& own_address, Deadline
 // Rank and size from the library that started the ranks. Error{invalid_argument} if a launcher says otherwise.
 void adopt(const Bootstrap& bootstrap, JoinPlan& plan) {
   if (plan.expected_size.value_or(bootstrap.size) != bootstrap.size) {
-    throw Error(ErrorKind::invalid_argument,
-                fmt::format("{0} says rank {1} of {2}, but the launcher has started {3}: start the program with the "
-                            "launcher of the {0} that it links, or set LOCKSTEP_LAUNCHER=none for worlds of one",
-                            bootstrap.name, bootstrap.rank, bootstrap.size, *plan.expected_size));
+    throw Error(
+        ErrorKind::invalid_argument,
+        fmt::format("{0} says rank {1} of {2}, but the launcher has started {3} processes: start the program with the "
+                    "launcher of the {0} that it links, or set LOCKSTEP_LAUNCHER=none for worlds of one",
+                    bootstrap.name, bootstrap.rank, bootstrap.size, *plan.expected_size));
   }
   plan.rank = bootstrap.rank;
   plan.size = bootstrap.size;
@@ -157,7 +158,7 @@ void check_descriptors(int ranks) {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= wanted) return;
   log_warning(
-      fmt::format("this process, which hosts the store of {} ranks, may have {} descriptors, and {} are wanted: "
+      fmt::format("this process, which hosts the store of {} ranks, is limited to {} descriptors but needs {}: "
                   "raise the limit (ulimit -n) before it starts",
                   ranks, limit.rlim_cur, wanted));
 }
@@ -191,7 +192,7 @@ std::string reach(TcpStore& store, const JoinPlan& plan, Deadline deadline, Dura
       if (deadline.expired()) {
         throw Error(
             ErrorKind::timeout,
-            fmt::format("rank {} waited {:.1f} s for {}, which is to host the job's store, and it did not come: {}",
+            fmt::format("rank {} waited {:.1f} s for {}, which hosts the job's store, but could not reach it: {}",
                         plan.rank, waited, host, error.what()),
             {.rank = plan.rank,
              .peer = plan.rendezvous == Meeting::rank_zero ? 0 : -1,
@@ -199,7 +200,7 @@ std::string reach(TcpStore& store, const JoinPlan& plan, Deadline deadline, Dura
              .elapsed_seconds = waited});
       }
       if (long_wait.due()) {
-        log_warning(fmt::format("rank {} has waited {:.0f} s for {}, which is to host the job's store: {}", plan.rank,
+        log_warning(fmt::format("rank {} has waited {:.0f} s for {}, which hosts the job's store: {}", plan.rank,
                                 waited, host, error.what()));
       }
     }
@@ -222,7 +223,7 @@ RendezvousEndpoint open_tcp_store(const JoinPlan& plan, const Token& token, Dead
         store->connect(std::min(deadline, Deadline::after(kHolderTimeout)));
       } catch (const Error&) {
         if (!plan.launched) throw bind_error;
-        throw Error(bind_error.kind(), fmt::format("{}; MASTER_PORT sets another", bind_error.what()));
+        throw Error(bind_error.kind(), fmt::format("{}; set another one with MASTER_PORT", bind_error.what()));
       }
     }
   }

@@ -37,7 +37,7 @@ std::string gpu_uuid(int device) {
     const Properties& properties = *get_properties(static_cast<signed char>(device));
     const bool is_part = std::string_view(properties.name, sizeof properties.name).find(" MIG ") != std::string::npos;
     return is_part ? "" : text_of(properties.uuid);
-  } catch (const std::exception&) {  // there is no such device: whoever uses it gets the error
+  } catch (const std::exception&) {  // no such device: its user gets the error
     return "";
   }
 }

@@ -11,7 +11,7 @@
 namespace lockstep::internal {
 
 // What tells a GPU from all others, whatever CUDA_VISIBLE_DEVICES and containers call it: its UUID, without
-// nvidia-smi's "GPU-" in front. `device`: torch's number; -1: the current one. Empty if libtorch does not know, and for
+// nvidia-smi's prefix "GPU-". `device`: torch's number; -1: the current one. Empty if libtorch does not know, and for
 // a MIG part.
 std::string gpu_uuid(int device);
 

@@ -25,7 +25,7 @@ constexpr off_t kMaxLogBytes = off_t{1} << 30;
 
 constexpr Duration kLeaveTimeout = std::chrono::milliseconds(200);
 
-// Both locks are locks on bytes far behind the end. They belong to the open file, not to the process, so they also hold
+// Both locks are locks on bytes far after the end. They belong to the open file, not to the process, so they also hold
 // between threads and are not lost when some other descriptor of the file is closed.
 constexpr off_t kTurnByte = off_t{1} << 40;
 constexpr off_t kPresenceByte = kTurnByte + 1;
@@ -49,7 +49,7 @@ Bytes read_from(int fd, std::uint64_t offset, std::size_t count, const std::stri
 
 off_t size_of(int fd, const std::string& path) {
   struct stat status {};
-  if (::fstat(fd, &status) != 0) throw system_error("looking at the store file " + path + " failed", errno);
+  if (::fstat(fd, &status) != 0) throw system_error("reading the status of the store file " + path + " failed", errno);
   return status.st_size;
 }
 
@@ -105,17 +105,19 @@ bool FileLog::open_and_lock(Deadline deadline) {
   if (!lock(deadline)) {
     throw Error(
         ErrorKind::timeout,
-        fmt::format("the store file {} stayed locked until the deadline; is a process of the job stopped?", path_));
+        fmt::format("the store file {} remained locked until the deadline; is a process of the job stopped?", path_));
   }
   struct stat mine {};
   struct stat named {};
-  if (::fstat(fd_.get(), &mine) != 0) throw system_error("looking at the store file " + path_ + " failed", errno);
+  if (::fstat(fd_.get(), &mine) != 0)
+    throw system_error("reading the status of the store file " + path_ + " failed", errno);
   return ::stat(path_.c_str(), &named) == 0 && mine.st_ino == named.st_ino && mine.st_dev == named.st_dev;
 }
 
 void FileLog::check_file() const {
   struct stat status {};
-  if (::fstat(fd_.get(), &status) != 0) throw system_error("looking at the store file " + path_ + " failed", errno);
+  if (::fstat(fd_.get(), &status) != 0)
+    throw system_error("reading the status of the store file " + path_ + " failed", errno);
   if (!S_ISREG(status.st_mode)) {
     throw Error(ErrorKind::invalid_argument, fmt::format("{} is not a regular file, so it cannot hold a store", path_));
   }
@@ -148,7 +150,8 @@ bool FileLog::is_alone() { return set_lock(fd_.get(), F_WRLCK, kPresenceByte); }
 
 void FileLog::share_presence() {
   if (!set_lock(fd_.get(), F_RDLCK, kPresenceByte)) {
-    throw Error(ErrorKind::internal, fmt::format("sharing the store file {} failed: its lock was taken", path_));
+    throw Error(ErrorKind::internal,
+                fmt::format("sharing the store file {} failed: another process holds its lock", path_));
   }
 }
 
@@ -159,11 +162,11 @@ void FileLog::start(std::string_view run_id) {
   const Bytes begin = read_from(fd_.get(), 0, kLogMagic.size(), path_);
   if (begin != kLogMagic.substr(0, begin.size())) {
     throw Error(ErrorKind::invalid_argument,
-                fmt::format("{} exists and is not a store file of Lockstep; it was left as it is", path_));
+                fmt::format("{} exists and is not a store file of Lockstep; it was not changed", path_));
   }
   if (!begin.empty()) {
-    log_warning(fmt::format("replaced the store file {}, which a run that has ended left behind{}", path_,
-                            describe_creator(fd_.get(), path_)));
+    log_warning(
+        fmt::format("replaced the store file {} of a run that has ended{}", path_, describe_creator(fd_.get(), path_)));
   }
   if (::ftruncate(fd_.get(), 0) != 0) throw system_error("emptying the store file " + path_ + " failed", errno);
   offset_ = 0;
@@ -197,16 +200,16 @@ void FileLog::check_header(std::string_view run_id) {
 void FileLog::read(KeyMap& map) {
   const off_t size = size_of(fd_.get(), path_);
   if (size < offset_) {
-    throw Error(ErrorKind::corrupt_data, fmt::format("the store file {} became shorter while it was in use", path_));
+    throw Error(ErrorKind::corrupt_data, fmt::format("the store file {} was truncated while it was in use", path_));
   }
   const LogFile file = log_file(fd_.get(), path_);
   while (offset_ < size) {
     const auto payload = read_log_record(file, static_cast<std::uint64_t>(offset_));
     if (!payload) {
-      log_warning(
-          fmt::format("cut {} bytes off the store file {}: a process died while it wrote them", size - offset_, path_));
+      log_warning(fmt::format("removed {} trailing bytes from the store file {}: a process died while writing them",
+                              size - offset_, path_));
       if (::ftruncate(fd_.get(), offset_) != 0)
-        throw system_error("mending the store file " + path_ + " failed", errno);
+        throw system_error("truncating the store file " + path_ + " failed", errno);
       return;
     }
     try {

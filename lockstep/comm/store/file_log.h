@@ -58,8 +58,8 @@ class FileLog {
   const ForkGuard fork_guard_;
   std::string path_;
   UniqueFd fd_;
-  off_t offset_ = 0;        // behind the last record that was read or written
-  off_t first_record_ = 0;  // behind the header
+  off_t offset_ = 0;        // after the last record that was read or written
+  off_t first_record_ = 0;  // after the header
 };
 
 }  // namespace lockstep::internal

@@ -45,14 +45,13 @@ std::int64_t KeyMap::add(std::string_view key, std::int64_t delta) {
     const auto result = std::from_chars(value->data(), end, number);
     if (result.ec != std::errc() || result.ptr != end) {
       throw Error(ErrorKind::invalid_argument,
-                  fmt::format("store key {} cannot be added to: it holds {}, not a 64-bit integer", quote_key(key),
+                  fmt::format("cannot add to store key {}: it holds {}, not a 64-bit integer", quote_key(key),
                               quote_key(*value)));
     }
   }
   if (__builtin_add_overflow(number, delta, &number)) {
-    throw Error(
-        ErrorKind::invalid_argument,
-        fmt::format("adding {} to store key {} would leave the range of 64-bit integers", delta, quote_key(key)));
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("adding {} to store key {} would overflow a 64-bit integer", delta, quote_key(key)));
   }
   set(key, std::to_string(number));
   return number;

@@ -1,4 +1,4 @@
-// A PrefixStore is a part of another store: every key gets "<prefix>/" in front. Thread-safe as the other store is.
+// A PrefixStore is a part of another store: every key is prefixed by "<prefix>/". Thread-safe as the other store is.
 // Errors show the whole key, and its limit counts the prefix.
 #pragma once
 

@@ -28,7 +28,7 @@ class Store {
   // Adds to a decimal integer (a missing key counts as 0) and returns the sum. Error{invalid_argument} if not a number.
   virtual std::int64_t add(std::string_view key, std::int64_t delta, Deadline deadline) = 0;
   // Stores `desired` if the key holds `expected`, or if it is missing and `expected` is empty. Returns what the key
-  // holds afterwards (`expected` if it is missing and stays so), as PyTorch's Store does.
+  // holds afterwards (`expected` if it is still missing), as PyTorch's Store does.
   virtual Bytes compare_set(std::string_view key, ByteView expected, ByteView desired, Deadline deadline) = 0;
   // Blocks until all keys exist or the deadline passes; returns the keys that are still missing. Does not throw
   // timeout.

@@ -21,8 +21,9 @@ void StoreConnection::send(const StoreReply& reply, std::size_t limit_bytes) {
   output_ += frame(encode(reply), kMaxStoreFrameBytes);
   flush();
   if (output_.size() - sent_ > limit_bytes) {
-    throw Error(ErrorKind::aborted, fmt::format("it does not read its answers: {} bytes are queued, the limit is {}",
-                                                output_.size() - sent_, limit_bytes));
+    throw Error(ErrorKind::aborted,
+                fmt::format("the client does not read its replies: {} bytes are queued, the limit is {}",
+                            output_.size() - sent_, limit_bytes));
   }
 }
 

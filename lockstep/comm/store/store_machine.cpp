@@ -83,8 +83,8 @@ StoreReply StoreMachine::leave_will(ConnectionId from, const StoreRequest& reque
   const bool is_full = static_cast<std::size_t>(count) >= kMaxWillsPerConnection + (has_room_of_it ? 1 : 0);
   if (request.value.size() > kMaxWillBytes || (is_full && !request.value.empty())) {
     return failed(request, ErrorKind::invalid_argument,
-                  fmt::format("a connection may leave {} last wills of at most {} bytes, the limit",
-                              kMaxWillsPerConnection, kMaxWillBytes));
+                  fmt::format("the limit for a connection is {} last wills of at most {} bytes", kMaxWillsPerConnection,
+                              kMaxWillBytes));
   }
   const std::uint64_t number = replaces ? before->second.number : next_will_;
   if (replaces) forget_will(before);
@@ -120,9 +120,9 @@ void StoreMachine::start_waiting(ConnectionId from, const StoreRequest& request,
   if (request.timeout <= Duration::zero()) return replies.push_back({from, missing(request)});
   std::set<WaiterId>& own = by_connection_[from];
   if (own.size() == kMaxWaitersPerConnection) {
-    return replies.push_back({from, failed(request, ErrorKind::invalid_argument,
-                                           fmt::format("a connection may wait for {} requests at once, the limit",
-                                                       kMaxWaitersPerConnection))});
+    return replies.push_back(
+        {from, failed(request, ErrorKind::invalid_argument,
+                      fmt::format("the limit for a connection is {} waiting requests", kMaxWaitersPerConnection))});
   }
   const WaiterId id = next_waiter_++;
   const TimePoint expiry = request.timeout >= TimePoint::max() - now ? TimePoint::max() : now + request.timeout;

@@ -50,7 +50,7 @@ Admission admit_generation(std::uint64_t generation) {
     if (peer.generation == generation) return std::nullopt;
     return Refusal{
         ErrorKind::invalid_argument,
-        fmt::format("this job is at generation {}, and {} came with generation {}; was the job restarted in between?",
+        fmt::format("this job is at generation {}, but {} has generation {}; was the job restarted in between?",
                     generation, to_string(peer), peer.generation)};
   };
 }
@@ -153,7 +153,7 @@ bool StoreServer::Loop::run_once() {
   epoll_event events[kMaxEvents];
   const int count = ::epoll_wait(epoll_.get(), events, kMaxEvents, next_timeout_ms());
   if (count < 0 && errno != EINTR) {
-    warnings_.warn(fmt::format("the store server stops: waiting for events: {}", std::strerror(errno)));
+    warnings_.warn(fmt::format("the store server stops: waiting for events failed: {}", std::strerror(errno)));
     return false;
   }
   for (int i = 0; i < count; ++i) {
@@ -192,7 +192,7 @@ void StoreServer::Loop::add(UniqueFd fd) {
 std::optional<Refusal> StoreServer::Loop::admit(const PeerIdentity& peer) {
   const bool is_full = connections_.size() >= options_.limits.connections;
   if (is_full && !close_idlest()) {
-    return Refusal{ErrorKind::internal, fmt::format("the store server already has {} connections, its limit, and all "
+    return Refusal{ErrorKind::internal, fmt::format("the store server has reached its limit of {} connections, and all "
                                                     "of them are in use",
                                                     options_.limits.connections)};
   }

@@ -47,7 +47,7 @@ class StoreServer {
 
   // The number that the next last will gets; one that is left again keeps its number.
   std::uint64_t next_will();
-  // Blocks until no connected client has a last will of a number below `before` any more; false at the deadline. In a
+  // Blocks until no connected client still has a last will of a number below `before`; false at the deadline. In a
   // forked child it does nothing.
   bool wait_for_wills(Deadline deadline, std::uint64_t before = ~std::uint64_t{0});
 

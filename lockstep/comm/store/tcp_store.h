@@ -1,8 +1,8 @@
-// A TcpStore is a client of a StoreServer. Store calls -> frames -> StoreServer. Thread-safe: every call has a
-// connection of its own while it runs, taken from a pool or opened, so a blocking get() delays no other call. A call
+// A TcpStore is a client of a StoreServer. Store calls -> frames -> StoreServer. Thread-safe: every call has its
+// own connection while it runs, taken from a pool or opened, so a blocking get() delays no other call. A call
 // that fails or times out closes its connection. A frozen server delays a caller until its deadline and 0.1 s at most.
 // A call whose connection breaks or is damaged connects again and is repeated until its deadline, and the server
-// executes it once only; a get() or wait() goes on waiting. Last wills have a connection of their own; if it breaks,
+// executes it once only; a get() or wait() goes on waiting. Last wills have their own connection; if it breaks,
 // the next call opens it again. Errors besides those of Store: peer_lost at once if the server was reached before and
 // its host now refuses connections; those of the handshake; internal if a change was repeated so late that the server
 // no longer knows whether it was executed; invalid_argument in a child that was forked later.

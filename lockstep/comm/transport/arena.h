@@ -81,7 +81,7 @@ class Arena {
   // In which process this arena can be used.
   const ForkGuard& fork_guard() const { return fork_guard_; }
 
-  // Ends collectives and messages of all ranks with this error; the first one stays. Never blocks.
+  // Ends collectives and messages of all ranks with this error; the first one wins. Never blocks.
   void abort(const Error& error) const noexcept;
   // Throws what ended them, if anything.
   void check_abort() const { rings_.control().check_abort(rank_); }

@@ -35,8 +35,8 @@ std::uint64_t ByteRing::checked_filled(const RingEnds& ends) const {
   if (bytes <= capacity) return bytes;
   throw Error(ErrorKind::corrupt_data,
               fmt::format("the ring of shared memory between rank {} and {} is damaged: {} bytes have been sent and {} "
-                          "received, which is impossible; a process of this node corrupted it, and the job "
-                          "must be started again",
+                          "received, which is impossible; a process of this host corrupted it: start the "
+                          "job again",
                           ends.rank, ends.peer_name, control->sent.load(), control->received.load()),
               {.rank = ends.rank, .peer = ends.peer});
 }

@@ -1,8 +1,8 @@
 // A checked stream carries bytes over one connection in blocks with a checksum, so that nothing that was damaged on its
 // way is taken for data. TcpMesh -> CheckedSender -> connection -> CheckedReceiver -> TcpMesh.
 //   block = group, bytes of data, CRC-32C of the data, CRC-32C of these and of where the block is in the stream | data
-// Groups share a connection: each has a stream of its own, of whole blocks.
-// TCP's own checksum has 16 bits, and network cards compute it, which see nothing of what happens in front of them.
+// Groups share a connection: each has a separate stream of whole blocks.
+// TCP's checksum has 16 bits, and network cards compute it, so it misses damage before the data reach the card.
 // One thread at a time; nothing here blocks.
 #pragma once
 
@@ -36,17 +36,17 @@ class CheckedSender {
  public:
   explicit CheckedSender(Checksums checksums) : checksums_(checksums) {}
 
-  // As ::send() without blocking: how many bytes of the data are on their way, or -1 and errno. What is sent is settled
-  // when a block begins: until its end the calls that follow are to show what is left of the same data. If they show
-  // something else though nothing was taken yet, the stream is lost: EPROTO.
+  // As ::send() without blocking: how many bytes of the data are on their way, or -1 and errno. A block's data are
+  // fixed when it begins: until its end the following calls must pass the rest of the same data. If they pass other
+  // data although nothing was taken yet, the stream is lost: EPROTO.
   // REQUIRES: no block of another group is under way.
   ssize_t send(int fd, GroupId group, ByteSpan data);
   // The block that is under way; its group, and what is left of its data.
   bool is_within_block() const { return head_left_ != 0 || rest_sent_ != rest_.size(); }
   GroupId group() const { return head_.group; }
   std::size_t block_bytes() const { return head_.bytes; }
-  // Sends of it what the connection takes, whoever has begun it: how many bytes of its data, of which the first ones
-  // lie at rest(); or -1 and errno.
+  // Sends the part of the block that the connection takes, for any group: how many bytes of its data, the first of
+  // which lie at rest(); or -1 and errno.
   ByteSpan rest() const { return ByteSpan(rest_).subspan(rest_sent_); }
   ssize_t flush(int fd);
 
@@ -75,8 +75,8 @@ class CheckedReceiver {
     GroupId group = 0;
     ByteSpan elsewhere = {};
   };
-  // As ::recv() without blocking, into `space` if the next bytes are the group's. What is behind those bytes in `space`
-  // is lost. Error{corrupt_data} if a block was damaged; then there are no more calls.
+  // As ::recv() without blocking, into `space` if the next bytes are the group's. The rest of `space` may
+  // be overwritten. Error{corrupt_data} if a block was damaged; then there are no more calls.
   // Without checksums parts of blocks are given as they come.
   Found receive(int fd, GroupId group, MutableByteSpan space);
   // Whether receive() gives something without asking the connection.
@@ -103,7 +103,7 @@ class CheckedReceiver {
   std::size_t begin_ = 0;
   std::size_t end_ = 0;
   std::size_t checked_ = 0;
-  std::size_t coming_ = 0;  // of the same block; nothing lies behind what is here of it
+  std::size_t coming_ = 0;  // of the same block; nothing lies after the part that is here
   GroupId checked_group_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// What ranks on different hosts tell each other besides data, one frame a message, over a connection of its own.
+// Messages of ranks on different hosts besides data, one frame each, over a separate connection.
 // message -> bytes -> message. Pure.
 #pragma once
 
@@ -16,10 +16,10 @@ inline constexpr std::size_t kMaxControlBytes = 4096;
 
 enum class ControlKind : std::uint8_t {
   abort = 1,  // an error ends the group
-  goodbye,    // the sender leaves the group, after so many bytes
+  goodbye,    // the sender leaves the group, after this many bytes
   bell,       // wakes a rank that waits for memory
   connected,  // the sender has connections with all ranks: the first message
-  credit,     // so many bytes more may be sent
+  credit,     // this many more bytes may be sent
 };
 
 struct ControlMessage {

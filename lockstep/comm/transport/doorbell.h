@@ -1,5 +1,5 @@
 // A doorbell in shared memory: where one thread of one rank sleeps, and other ranks wake it. Never lost: either the
-// sleeper sees what was written before the bell, or whoever wrote it sees that somebody sleeps.
+// sleeper sees what was written before the bell, or the writer sees that somebody sleeps.
 #pragma once
 
 #include <atomic>

@@ -49,8 +49,8 @@ struct GroupStream {
   std::uint64_t sent = 0;
   std::vector<std::byte> flushed;
   bool is_abandoned = false;  // the block under way: its group does not show the rest of it
-  // In: all that has come, how much of it was taken, and of how much of that the peer knows. What came while another
-  // group received waits here.
+  // In: bytes that have arrived, those of them taken, and those of these that the peer knows of. Data that arrived
+  // while another group received wait here.
   std::uint64_t received = 0;
   std::uint64_t taken = 0;
   std::uint64_t credited = 0;
@@ -73,7 +73,7 @@ struct GroupLinks {
   Bytes credit_message;
   std::map<int, GroupStream> streams;                // by the peer's number among the connections
   std::vector<GroupStream*> by_rank;                 // of the group; null for this rank
-  std::optional<std::pair<int, Bytes>> early_abort;  // of the first peer who gave up before it was open here
+  std::optional<std::pair<int, Bytes>> early_abort;  // of the first peer that gave up before it was open here
 
   std::atomic<bool> is_aborted{false};
   std::optional<Error> reason;

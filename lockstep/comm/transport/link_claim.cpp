@@ -45,7 +45,7 @@ std::optional<LinkRefusal> refuse_link(const PeerIdentity& peer, std::size_t her
   if (claim.checksums != settings.checksums) {
     const bool has_them = settings.checksums == Checksums::on;
     return LinkRefusal{
-        fmt::format("{} sends its data {} checksums where rank {} expects it {}: whether there are any "
+        fmt::format("{} sends its data {} checksums where rank {} expects it {}: this setting "
                     "(LOCKSTEP_CHECKSUMS, GroupOptions::checksums) must be the same on all ranks",
                     to_string(peer), has_them ? "without" : "with", settings.rank, has_them ? "with them" : "without"),
         true};

@@ -26,7 +26,7 @@ Mapping Mapping::create(std::size_t bytes) {
   if (const int error = resize_file(fd.get(), bytes); error != 0) {
     throw system_error("cannot size shared memory to " + std::to_string(bytes) + " bytes", error);
   }
-  // Nobody may shrink the file under our feet: a touch behind its end would be SIGBUS.
+  // Nobody may shrink the file while it is mapped: access after its end would be SIGBUS.
   if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
     throw system_error("cannot seal shared memory", errno);
   }
@@ -39,7 +39,7 @@ Mapping Mapping::attach(UniqueFd fd, std::size_t bytes) {
   const int seals = ::fcntl(fd.get(), F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) {
     throw Error(ErrorKind::corrupt_data,
-                "shared memory is not sealed: whoever made it could take it away while others use it");
+                "shared memory is not sealed: its creator could shrink it while others use it");
   }
   if (static_cast<std::size_t>(status.st_size) != bytes) {
     throw Error(ErrorKind::corrupt_data, "shared memory has " + std::to_string(status.st_size) + " bytes where " +

@@ -32,8 +32,8 @@ class Mesh {
   // data was damaged, where the mesh can tell. Once the mesh is aborted, every call throws that error.
   virtual std::size_t send_some(int peer, ByteSpan data) = 0;
   virtual std::size_t recv_some(int peer, MutableByteSpan data) = 0;
-  // What send_some() has begun is not shown to its end: the mesh sends the rest of what it holds of it, in front of
-  // what is sent next. Without this call the next data go on where the last ones ended.
+  // The data that send_some() has begun will not be completed: the mesh sends the rest that it holds, before the
+  // data of the next call. Without this call the next data continue the last ones.
   virtual void abandon(int /*peer*/) {}
 
   struct Interest {
@@ -48,7 +48,7 @@ class Mesh {
   // The present or the next wait() with interests returns early.
   virtual void wake() noexcept = 0;
 
-  // Tells all ranks of the mesh to stop with this error (kind, peer and text travel); the first one stays. Never
+  // Tells all ranks of the mesh to stop with this error (kind, peer and text travel); the first one wins. Never
   // blocks.
   virtual void abort(const Error& error) noexcept = 0;
 };

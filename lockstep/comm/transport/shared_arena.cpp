@@ -36,7 +36,7 @@ Error died(const SharedArenaSpec& spec, int peer) {
 }
 
 Error cannot_make(const SharedArenaSpec& spec, const std::string& why) {
-  return Error(ErrorKind::internal, spec.members[0].name + " could not make shared memory: " + why,
+  return Error(ErrorKind::internal, spec.members[0].name + " could not create shared memory: " + why,
                {.rank = spec.rank, .peer = 0});
 }
 
@@ -102,7 +102,7 @@ Mapping create(const SharedArenaSpec& spec, Store& store, Deadline deadline) {
 }
 
 void report(const SharedArenaSpec& spec, Duration waited, const LocalPeer& peer) {
-  log_warning(fmt::format("shared memory of group {}: {} s of waiting for {}, which is {}", spec.name,
+  log_warning(fmt::format("shared memory of group {}: waited {} s for {}, which is {}", spec.name,
                           std::chrono::floor<std::chrono::seconds>(waited).count(), peer.name,
                           to_string(peer.process.state())));
 }
@@ -120,7 +120,8 @@ std::string await_handle(const SharedArenaSpec& spec, const LocalPeer& creator, 
     if (const auto waited = long_wait.due()) report(spec, *waited, creator);
     if (deadline.expired()) {
       throw Error(ErrorKind::timeout,
-                  fmt::format("shared memory of group {}: not made by {}", spec.name, spec.members[0].name),
+                  fmt::format("shared memory of group {}: not created by {} before the deadline", spec.name,
+                              spec.members[0].name),
                   {.rank = spec.rank, .peer = 0});
     }
   }
@@ -129,7 +130,7 @@ std::string await_handle(const SharedArenaSpec& spec, const LocalPeer& creator, 
 // A member that leaves because of a death must not be taken for the dead one.
 void check_deaths(const SharedArenaSpec& spec, const std::string& text) {
   if (text.empty() || text.front() != kDeath) return;
-  const Origin origin("word of a death", 0);
+  const Origin origin("report of a dead rank", 0);
   const std::int64_t who = checked_decimal(std::string_view(text).substr(1), "rank", origin);
   throw died(spec, checked_rank(who, static_cast<int>(spec.members.size()), origin));
 }
@@ -205,7 +206,8 @@ void await_reports(const SharedArenaSpec& spec, const std::vector<LocalPeer>& pe
         first = rank;
       }
       give_up(spec, mapping,
-              Error(ErrorKind::timeout, fmt::format("shared memory of group {}: not mapped by {}", spec.name, who),
+              Error(ErrorKind::timeout,
+                    fmt::format("shared memory of group {}: not mapped by {} before the deadline", spec.name, who),
                     {.rank = spec.rank, .peer = first}));
     }
   }
@@ -259,7 +261,8 @@ std::unique_ptr<Arena> make_shared_arena(const SharedArenaSpec& spec, Store& sto
     std::string who;
     for (const int peer : stall.missing) who += (who.empty() ? "" : ", ") + made->peer_name(peer);
     if (stall.cause == WaitFailure::Cause::deadline) {
-      return Error(ErrorKind::timeout, fmt::format("shared memory of group {}: not mapped by {}", spec.name, who),
+      return Error(ErrorKind::timeout,
+                   fmt::format("shared memory of group {}: not mapped by {} before the deadline", spec.name, who),
                    detail);
     }
     return why_died(spec, stall.peer, store, deadline);

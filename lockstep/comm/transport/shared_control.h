@@ -21,7 +21,7 @@ class SharedControl {
   arena::AbortRecord& abort_record() const { return *record_; }
   arena::RankBells& bells(int rank) const { return bells_[rank]; }
 
-  // Ends collectives and messages of all ranks with this error; the first one stays.
+  // Ends collectives and messages of all ranks with this error; the first one wins.
   void abort(const Error& error) const noexcept;
   bool is_aborted() const { return has_abort(*record_); }
   // Throws the error that ended them, as `rank` is to throw it.

@@ -52,7 +52,7 @@ GroupLinks& SharedLinks::open(GroupId id, int rank, const std::vector<int>& conn
   const std::lock_guard lock(mutex_);
   GroupLinks* const known = find(id);
   if (closed_.contains(id) || (known != nullptr && known->is_open)) {
-    throw Error(ErrorKind::invalid_argument, fmt::format("there is a group {:016x} already", id), {.rank = rank});
+    throw Error(ErrorKind::invalid_argument, fmt::format("group {:016x} already exists", id), {.rank = rank});
   }
   GroupLinks& group = known != nullptr ? *known : groups_.try_emplace(id, id).first->second;
   for (std::size_t each = 0; each < connected.size(); ++each) {
@@ -69,7 +69,7 @@ GroupLinks& SharedLinks::open(GroupId id, int rank, const std::vector<int>& conn
   for (auto& [number, stream] : group.streams) {
     const int sender = group.rank_of(number);
     if (sender < 0) {
-      end_damaged(number, Error(ErrorKind::corrupt_data, "it speaks in a group to which it does not belong"));
+      end_damaged(number, Error(ErrorKind::corrupt_data, "it sends to a group to which it does not belong"));
     } else if (!peer(number).damaged.empty()) {
       end(group, Error(ErrorKind::corrupt_data, peer(number).damaged, {.rank = rank, .peer = sender}));
     } else if (peer(number).is_dead() && !stream.is_left) {
@@ -212,12 +212,12 @@ void SharedLinks::arrived(GroupId id, ByteSpan data) {
   if (closed_.contains(id)) return;
   GroupLinks* const known = find(id);
   const int from = moving_;
-  if (known == nullptr && groups_.size() >= kMostGroups) throw_corrupt({"block", from}, "of one group too many");
+  if (known == nullptr && groups_.size() >= kMostGroups) throw_corrupt({"block", from}, "too many groups");
   GroupLinks& group = known != nullptr ? *known : groups_.try_emplace(id, id).first->second;
   if (group.is_aborted) return;
   GroupStream& stream = stream_of(group, from);
   stream.received += data.size();
-  if (stream.received - stream.credited > window_) throw_corrupt({"block", from}, "more than its credit allows");
+  if (stream.received - stream.credited > window_) throw_corrupt({"block", from}, "it exceeds its credit");
   stream.arrived.add(data);
   if (group.awaits(from, &Mesh::Interest::readable)) notify(group);
 }
@@ -230,7 +230,7 @@ GroupLinks* SharedLinks::find(GroupId id) {
 GroupStream& SharedLinks::stream_of(GroupLinks& group, int number) {
   const auto found = group.streams.find(number);
   if (found != group.streams.end()) return found->second;
-  if (group.is_open) throw_corrupt({"block", number}, "of a group to which it does not belong");
+  if (group.is_open) throw_corrupt({"block", number}, "sent to a group to which it does not belong");
   return group.streams.try_emplace(number, number, window_).first->second;
 }
 
@@ -253,14 +253,14 @@ void SharedLinks::take_control(int from, ByteView bytes) {
   if (message.kind == ControlKind::connected || closed_.contains(message.group)) return;
   GroupLinks* const known = find(message.group);
   const Origin origin{"control message", from};
-  if (known == nullptr && groups_.size() >= kMostGroups) throw_corrupt(origin, "of one group too many");
+  if (known == nullptr && groups_.size() >= kMostGroups) throw_corrupt(origin, "too many groups");
   GroupLinks& group = known != nullptr ? *known : groups_.try_emplace(message.group, message.group).first->second;
   GroupStream& stream = stream_of(group, from);
   switch (message.kind) {
     case ControlKind::abort:
       if (group.is_open) {
         const int size = static_cast<int>(group.by_rank.size());
-        // Told to all once more, as it came: who leaves because of it must not be heard of before it.
+        // Sent to all again, unchanged: a rank that leaves because of it must not be seen before it.
         tell_abort(group, decode_abort(message, group.rank_of(from), group.rank, size), Bytes(bytes));
       } else if (!group.early_abort) {
         group.early_abort.emplace(from, bytes);
@@ -271,7 +271,7 @@ void SharedLinks::take_control(int from, ByteView bytes) {
       stream.is_left = true;
       return notify(group);
     case ControlKind::credit:
-      if (message.bytes > window_ - stream.credit) throw_corrupt(origin, "credit for more than was sent");
+      if (message.bytes > window_ - stream.credit) throw_corrupt(origin, "it grants credit for more than was sent");
       stream.credit += message.bytes;
       if (group.awaits(from, &Mesh::Interest::writable)) notify(group);
       return;

@@ -2,11 +2,11 @@
 // SharedLinks -> TcpPeer -> connections.
 //
 // Data travel in blocks of one group each, and each group has as much credit with a peer as the peer has memory for it:
-// so whoever reads a connection can take in all that comes, keeps what is of other groups for them, and no group that
-// nobody reads holds up another. What a group reads itself goes straight to where it is wanted.
-// Of the threads that wait, one sleeps in epoll for all; the others sleep each at a bell. Bytes of a connection that a
-// sleeper waits for are received at once, by whoever sees that they have come, and the sleeper is woken; bytes that
-// nobody waits for stay where they are. So: what a sleeping group waits for is never left in a connection.
+// so the thread that reads a connection can receive all data, keeps those of other groups for them, and no group that
+// nobody reads holds up another. Data that a group reads itself go straight to their destination.
+// Of the threads that wait, one sleeps in epoll for all; each of the others sleeps at a bell. Bytes of a connection
+// that a sleeper waits for are received at once, by the thread that sees them arrive, and the sleeper is woken; other
+// bytes remain in the connection. So: data that a sleeping group waits for are never left in a connection.
 //
 // Thread-safe; the calls of one group come from one thread at a time, except wake() and abort(). Only sleep() blocks.
 #pragma once
@@ -42,7 +42,7 @@ class SharedLinks final : private BlockObserver {
   // Whether there are connections for data, too.
   bool has_data_with(int peer) const { return peers_[static_cast<std::size_t>(peer)].streams.has_connections(); }
 
-  // Opens a group of connected ranks, of which `rank` is this one; what its peers have sent already is there.
+  // Opens a group of connected ranks, of which `rank` is this one; data that its peers have sent already are kept.
   // Error{invalid_argument} if there is, or was, a group of that id.
   GroupLinks& open(GroupId id, int rank, const std::vector<int>& connected, const std::vector<std::string>& names);
   void close(GroupLinks& group) noexcept;  // says goodbye
@@ -54,17 +54,17 @@ class SharedLinks final : private BlockObserver {
   void ring_bell(const GroupLinks& group, const GroupStream& stream);
 
   bool is_ready(const GroupLinks& group, Interests interests);
-  // Sleeps until something has come for the group, at most this long. May return early.
+  // Sleeps until something arrives for the group, at most this long. May return early.
   void sleep(GroupLinks& group, Interests interests, Duration most);
-  // Takes note of what has come, without waiting; of what peers say of themselves in any case.
+  // Takes note of arrivals, without waiting; of control messages in any case.
   void look(GroupLinks& group);
   void look_at_control();
   void wake(GroupLinks& group) noexcept;
 
-  // The first error of a group stays. Never blocks.
+  // The first error of a group wins. Never blocks.
   void abort(GroupLinks& group, const Error& error) noexcept;
   Error reason(const GroupLinks& group);
-  // The next rank of the group whose death was not told yet.
+  // The next rank of the group whose death is not reported.
   std::optional<int> take_death(GroupLinks& group);
   std::string why_dead(const GroupStream& stream);
 
@@ -112,7 +112,7 @@ class SharedLinks final : private BlockObserver {
   const int connections_;
   const Checksums checksums_;
   const std::size_t window_;       // what a peer may send to a group beyond what that has taken
-  const std::size_t credit_step_;  // how much is taken before the peer is told
+  const std::size_t credit_step_;  // how much is taken between reports to the peer
   UniqueFd epoll_;
   UniqueFd wake_;
 
@@ -122,7 +122,7 @@ class SharedLinks final : private BlockObserver {
   std::map<GroupId, GroupLinks> groups_;
   std::unordered_set<GroupId> closed_;
   std::vector<GroupLinks*> waiting_;
-  GroupLinks* leader_ = nullptr;  // who is in epoll
+  GroupLinks* leader_ = nullptr;  // which is in epoll
   int moving_ = -1;               // the peer whose streams are used
   Sender sender_;                 // who sends
 };

@@ -35,7 +35,7 @@ constexpr Duration kLookPeriod = std::chrono::milliseconds(50);
 constexpr Duration kStoreLook = std::chrono::seconds(1);
 constexpr Duration kConnectLook = std::chrono::seconds(3);
 constexpr Duration kRetryPause = std::chrono::milliseconds(5);
-constexpr Duration kPatience = std::chrono::seconds(2);  // who waits for others hears from them why they cannot connect
+constexpr Duration kPatience = std::chrono::seconds(2);  // for ranks that wait to learn why others cannot connect
 
 void set_tcp_option(int fd, int option, int value) {
   if (::setsockopt(fd, IPPROTO_TCP, option, &value, sizeof value) != 0) {
@@ -111,8 +111,8 @@ class Connector {
       for (int rank = 0; rank < settings_.size; ++rank) {
         if (std::ranges::find(missing, key(rank)) != missing.end()) ranks.push_back(rank);
       }
-      if (deadline_.expired()) throw timeout(ranks, "have not come");
-      if (const auto waited = long_wait.due()) tell(*waited, ranks, "to come");
+      if (deadline_.expired()) throw timeout(ranks, "have not joined");
+      if (const auto waited = long_wait.due()) tell(*waited, ranks, "to join");
     }
   }
 
@@ -254,7 +254,7 @@ class Connector {
         if (message.kind == ControlKind::abort) {
           abort = decode_abort(message, before[i], settings_.rank, settings_.size);
         } else if (message.kind != ControlKind::connected) {
-          throw_corrupt({"first control message", before[i]}, "neither connected nor an error");
+          throw_corrupt({"first control message", before[i]}, "it is neither 'connected' nor an error");
         }
       });
       if (abort) throw Error(*abort);
@@ -292,7 +292,7 @@ class Connector {
     // The same process comes again if it did not get the answer the first time.
     const TcpLink& here = link(peer.rank);
     if (connection(peer.rank, decode_link_claim(peer.number).connection) && here.who != to_string(peer)) {
-      return Refusal{ErrorKind::invalid_argument, fmt::format("{} is here already", here.who)};
+      return Refusal{ErrorKind::invalid_argument, fmt::format("{} is already connected", here.who)};
     }
     return std::nullopt;
   }
@@ -331,7 +331,7 @@ class Connector {
 std::vector<TcpLink> connect_tcp_links(const TcpMeshSettings& settings, Store& store, Deadline deadline) {
   if (settings.size < 1 || settings.rank < 0 || settings.rank >= settings.size) {
     throw Error(ErrorKind::invalid_argument,
-                fmt::format("there is no rank {} in a mesh of {}", settings.rank, settings.size));
+                fmt::format("there is no rank {} in a mesh of {} ranks", settings.rank, settings.size));
   }
   if (settings.name.empty() || settings.name.size() > kMaxIdentityTextBytes) {
     throw Error(ErrorKind::invalid_argument, fmt::format("the name of a mesh has 1 to {} bytes, '{}' has {}",
@@ -339,7 +339,7 @@ std::vector<TcpLink> connect_tcp_links(const TcpMeshSettings& settings, Store& s
   }
   if (settings.connections < 1 || settings.connections > kMaxConnections) {
     throw Error(ErrorKind::invalid_argument,
-                fmt::format("mesh '{}': rank {} is to make {} connections to each other rank; 1 to {} are possible",
+                fmt::format("mesh '{}': rank {} asks for {} connections to each other rank; it must be 1 to {}",
                             settings.name, settings.rank, settings.connections, kMaxConnections),
                 {.rank = settings.rank});
   }

@@ -50,7 +50,7 @@ struct TcpMeshSettings {
   std::uint64_t generation = 0;
   std::string job_id = {};
   Token token = {};
-  // Tells apart the meshes of a job: each is made once, under a name of its own of at most 64 bytes.
+  // Tells apart the meshes of a job: each is made once, under a unique name of at most 64 bytes.
   std::string name = {};
   // The numeric address at which the peers reach this rank; the only one on which it listens.
   std::string address = "127.0.0.1";
@@ -74,20 +74,20 @@ struct TcpMeshSettings {
 class SharedLinks;
 
 // Called by all ranks; blocks until all are connected to all others, so that a rank that learns later of a death can
-// tell the rest. Errors: timeout names the ranks that did not come; peer_lost; unauthorized and invalid_argument as the
+// tell the rest. Errors: timeout names the missing ranks; peer_lost; unauthorized and invalid_argument as the
 // handshake's. Strangers and second claimants of a rank are refused and reported in the log.
 std::shared_ptr<SharedLinks> connect_shared_links(const TcpMeshSettings& settings, Store& store, Deadline deadline);
 
 // A group over connections that exist, of all their ranks or some.
 struct TcpGroup {
-  // Tells apart the groups over the same connections, all that there ever are.
+  // Unique among all groups that ever use the same connections.
   std::string name = {};
   int rank = 0;                         // of this process in the group
   std::vector<int> ranks = {};          // of the group's ranks among those that are connected
   std::vector<std::string> names = {};  // of the same: "rank 2 (host n1, pid 811)"
   NodeMemory node = {};                 // by the group's ranks
 };
-// Called by all ranks of the group, and waits for none: what a peer that is faster sends, waits here.
+// Called by all ranks of the group, and waits for none: data that a faster peer sends is kept.
 // Error{invalid_argument} if the connections have, or had, a group of that name.
 std::unique_ptr<Mesh> open_tcp_mesh(std::shared_ptr<SharedLinks> links, const TcpGroup& group);
 

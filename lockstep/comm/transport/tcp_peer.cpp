@@ -53,7 +53,7 @@ void TcpPeer::read_control(const std::function<void(ByteView)>& take) {
     try {
       frames_.append({buffer, static_cast<std::size_t>(count)});
       while (const auto bytes = frames_.next()) take(*bytes);
-    } catch (const Error&) {  // nothing that comes behind it can be read
+    } catch (const Error&) {  // nothing after it can be read
       frames_ = FrameBuffer(kMaxControlBytes);
       throw;
     }

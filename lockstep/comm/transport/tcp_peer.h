@@ -22,14 +22,14 @@ struct TcpPeer {
   TcpStreams streams;  // of a peer whose data do not go through memory
   Duration host_timeout = kHostTimeout;
   std::string why;      // it is dead; else empty
-  std::string damaged;  // why nothing that it sends can be read any more; else empty
+  std::string damaged;  // why its data can no longer be read; else empty
 
   bool is_dead() const { return !why.empty(); }
 
   // On the control connection, as far as it goes without waiting; the rest goes with later calls.
   void send_control(ByteView message) noexcept;
   void flush_control() noexcept { send_control({}); }
-  // Hands over the messages that have come, and sees whether the peer has died. Throws what `take` throws, and
+  // Hands over the messages that have arrived, and sees whether the peer has died. Throws what `take` throws, and
   // Error{corrupt_data} for what cannot be a message.
   void read_control(const std::function<void(ByteView)>& take);
 

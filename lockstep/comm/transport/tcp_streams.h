@@ -19,7 +19,7 @@ inline constexpr std::size_t kStripeBytes = std::size_t{128} << 10;
 // What becomes of blocks while the streams are used, those of other groups among them.
 class BlockObserver {
  public:
-  virtual void begun(GroupId group, std::size_t bytes) = 0;  // a block of so many bytes is being sent
+  virtual void begun(GroupId group, std::size_t bytes) = 0;  // a block of this many bytes is being sent
   virtual void flushed(GroupId group,
                        ByteSpan data) = 0;  // these bytes of it were sent, and not by a call of its group
   virtual void ended(GroupId group, std::size_t bytes) = 0;  // all of it has been sent
@@ -77,7 +77,7 @@ class TcpStreams {
   std::vector<Readiness> ready_;
   std::vector<CheckedSender> senders_;
   std::vector<CheckedReceiver> receivers_;
-  // How far the streams have come.
+  // How far the streams are.
   std::uint64_t sent_ = 0;
   std::uint64_t received_ = 0;
 };

@@ -91,7 +91,7 @@ class ArticleTest(unittest.TestCase):
         with mock.patch.dict(os.environ, CUDA_VISIBLE_DEVICES=""):
             text = self.run_program("--world-size", 2, "--device", "cuda", "--data", self.folder, "--out",
                                     self.folder / "out", expected=1)
-        self.assertRegex(text, r"rank [01] is to take a GPU, and libtorch finds none here")
+        self.assertRegex(text, r"rank [01] needs a GPU, but libtorch finds none here")
         self.assertIn("--device: gpu not in {cpu,cuda}", self.run_program("--world-size", 2, "--device", "gpu",
                                                                           expected=1))
 

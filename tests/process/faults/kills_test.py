@@ -121,12 +121,12 @@ def check_survivor(run, rank, victim, killed):
         return when - killed, None
     # Whoever comes to the store when its host has named the dead rank and left can name no other than the host.
     host_said = run.lines[0][-1][1] if run.lines[0] else ""
-    host_left = re.search(r"rank 0, which is to host|rank 0 \(host [^)]*\), which hosts it, has ended", last)
+    host_left = re.search(r"rank 0, which hosts the job's store|rank 0 \(host [^)]*\), which hosts it, has ended", last)
     if host_left and re.search(rf"rank {victim} \(host ", host_said) and not run.said(rank, "joined"):
         return None, None
     # It died before anybody could know more of it than that it did not come.
-    named = re.search(rf"ranks? [^:]*\b{victim}\b[^:]* did not come|rank {victim}, which is to host the job's store",
-                      last)
+    named = re.search(rf"ranks? [^:]*\b{victim}\b[^:]* did not (?:come|join)|"
+                      rf"rank {victim}, which hosts the job's store", last)
     return None, None if named and not run.said(victim, "joined") else f"did not name it: {last}"
 
 

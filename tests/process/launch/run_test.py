@@ -64,7 +64,7 @@ class EnvironmentTest(RunTest):
         self.assertRegex(error, r"^lockstep: 2 ranks on this machine, \d+ threads? each \(\d+ cores?\)\n$")
 
     def test_copies_of_the_launcher_that_cannot_meet_are_refused(self):
-        for variables, words in (({}, "does not tell which host is the first"),
+        for variables, words in (({}, "does not say which host is the first"),
                                  ({"MPI_LOCALNRANKS": "2"}, "has started 2 copies of `lockstep run` on 1 host,")):
             environment = {"PMI_RANK": "0", "PMI_SIZE": "2", **variables}
             code, _, error = self.run_tree(shell("true", 1), environment=environment)
@@ -402,7 +402,7 @@ class FileLimitTest(RunTest):
         nothing = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))  # noqa: E731
         code, _, error = self.run_tree(shell("true", 2), preexec_fn=nothing)
         self.assertEqual(code, 3)
-        self.assertIn("a file of this process may have 0 bytes: raise the limit (ulimit -f unlimited)", error)
+        self.assertIn("files of this process are limited to 0 bytes: raise the limit (ulimit -f unlimited)", error)
         with tempfile.TemporaryFile() as file:
             code = subprocess.run(shell("true", 2), stdout=file, stderr=file, preexec_fn=nothing).returncode
             self.assertEqual(code, 3)  # though the message has no room either

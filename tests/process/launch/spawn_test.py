@@ -44,7 +44,7 @@ class SpawnTest(unittest.TestCase):
         self.assertRegex(output, r"^failed: rank 1 code 1 signal 0: rank 1 \(pid \d+\) raised: boom\n$")
 
     def test_an_exception_of_any_type(self):
-        self.assert_fails("throw_int", r"rank 1 \(pid \d+\) raised: what was thrown is no std::exception$")
+        self.assert_fails("throw_int", r"rank 1 \(pid \d+\) raised: the thrown object is not a std::exception$")
 
     # feature: D-04
     def test_an_exit_code(self):

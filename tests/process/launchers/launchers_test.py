@@ -116,7 +116,7 @@ class Mpi(Launched):
 
     def test_what_is_left_over_from_elsewhere_makes_no_worlds_of_one(self):
         self.launch(*self.mpirun(2), *PROGRAM, RANK="0", WORLD_SIZE="1")
-        self.expect_refused("by RANK and WORLD_SIZE this process is a world of one",
+        self.expect_refused("according to RANK and WORLD_SIZE, this process is a world of one",
                             rf"{self.NAME} \(.*\) says rank . of 2", "LOCKSTEP_LAUNCHER=none")
 
     def test_mistyped_variables_are_warned_of_once_and_values_refused(self):
@@ -308,8 +308,8 @@ class Slurm(Launched):
 
     def test_ranks_that_contradict_the_step(self):
         self.slurm("srun", "-N2", "-n2", *PROGRAM, RANK="0", WORLD_SIZE="1")
-        self.expect_refused("by RANK and WORLD_SIZE this process is a world of one", "Slurm .* says rank 0 of 2",
-                            "Slurm .* says rank 1 of 2")
+        self.expect_refused("according to RANK and WORLD_SIZE, this process is a world of one",
+                            "Slurm .* says rank 0 of 2", "Slurm .* says rank 1 of 2")
 
 
 def need_backend_mpi(test):

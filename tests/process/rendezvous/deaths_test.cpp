@@ -140,7 +140,7 @@ TEST_CASE("a rank that is started again takes its place, in a store that has out
 TEST_CASE("whoever waits says for whom, once and then more rarely") {
   const Job job;
   WorkerProcess rank1 = job.start(1);
-  CHECK(contains(line_with(rank1, "waited"), "rank 1 has waited 0 s for rank 0, which is to host the job's store"));
+  CHECK(contains(line_with(rank1, "waited"), "rank 1 has waited 0 s for rank 0, which hosts the job's store"));
   WorkerProcess rank0 = job.start(0);
   wait_until_it_misses(rank0, "rank 2");
   int lines = 0;

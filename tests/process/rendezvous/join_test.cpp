@@ -205,7 +205,7 @@ TEST_CASE("a master that is not there ends at the deadline with its address") {
 TEST_CASE("rank 0 names the ranks that did not come") {
   const Job job;
   WorkerProcess worker = job.start(0, 3, {{"TEST_TIMEOUT_MS", "300"}});
-  check_parts(worker.line(), {"error timeout", "rank 0 waited", "ranks 1 and 2 did not come"});
+  check_parts(worker.line(), {"error timeout", "rank 0 waited", "ranks 1 and 2 did not join"});
 }
 
 }  // namespace join_test

@@ -190,7 +190,8 @@ TEST_CASE("a limit on file sizes is named, with its remedy") {
     if (::setrlimit(RLIMIT_FSIZE, &nothing) != 0) return false;
     const Error error = error_of([&] { AtomicFile(directory / "a").write(bytes_of("x")); });
     return error.kind() == ErrorKind::internal &&
-           contains(error.what(), "a file of this process may have 0 bytes: raise the limit (ulimit -f unlimited)");
+           contains(error.what(),
+                    "files of this process are limited to 0 bytes: raise the limit (ulimit -f unlimited)");
   };
   CHECK(exit_code_of_child(says_it) == 0);
   CHECK(std::filesystem::is_empty(directory.path()));

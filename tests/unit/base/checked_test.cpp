@@ -33,7 +33,7 @@ TEST_CASE("a number is what it can be, or a lie that says who told it") {
   CHECK_ERROR(error_of([] { checked_rank(-1, 4, "a message"); }), kKind, "rank is -1");
   CHECK(checked_index(3, 4, "place", "a message") == 3);
   CHECK_ERROR(error_of([] { checked_index(4U, 4, "place", "a message"); }), kKind, "only 0 to 3");
-  CHECK_ERROR(error_of([] { checked_index(0, 0, "place", "a message"); }), kKind, "place 0 of nothing");
+  CHECK_ERROR(error_of([] { checked_index(0, 0, "place", "a message"); }), kKind, "place 0 of an empty list");
   CHECK_ERROR(error_of([] { checked_size(std::int64_t{-5}, 10, "length", "a message"); }), kKind, "the length is -5");
 }
 
@@ -63,17 +63,17 @@ TEST_CASE("orders, decimal numbers, and what was asked for") {
   const std::vector<std::int64_t> order{2, 0, 1}, twice{2, 0, 2}, beyond{2, 0, 3}, negative{-1};
   CHECK(checked_permutation(order, "parameter", "a message") == std::vector<std::size_t>{2, 0, 1});
   CHECK_ERROR(error_of([&] { checked_permutation(twice, "parameter", "a message"); }), kKind,
-              "parameter 2 comes twice");
+              "parameter 2 occurs twice");
   CHECK_ERROR(error_of([&] { checked_permutation(beyond, "parameter", "a message"); }), kKind, "parameter is 3");
   CHECK_ERROR(error_of([&] { checked_permutation(negative, "parameter", "a message"); }), kKind, "parameter is -1");
   CHECK(checked_decimal("-17", "sum", "a message") == -17);
   for (const char* text : {"", " 1", "1 ", "0x1", "9223372036854775808", "one"}) {
-    CHECK_ERROR(error_of([&] { checked_decimal(text, "sum", "a message"); }), kKind, "which is no number");
+    CHECK_ERROR(error_of([&] { checked_decimal(text, "sum", "a message"); }), kKind, "which is not a number");
   }
   const std::vector<std::string> asked{"a", "b", "c"}, some{"a", "c"}, other{"a", "d"}, turned{"c", "a"};
   check_subsequence(some, asked, "key", "a message");
-  CHECK_ERROR(error_of([&] { check_subsequence(other, asked, "key", "a message"); }), kKind, "'d' was not asked for");
-  CHECK_ERROR(error_of([&] { check_subsequence(turned, asked, "key", "a message"); }), kKind, "'a' was not asked for");
+  CHECK_ERROR(error_of([&] { check_subsequence(other, asked, "key", "a message"); }), kKind, "'d' was not requested");
+  CHECK_ERROR(error_of([&] { check_subsequence(turned, asked, "key", "a message"); }), kKind, "'a' was not requested");
 }
 
 }  // namespace checked_test

@@ -49,7 +49,7 @@ TEST_CASE("a variable that is not in the table cannot be read") {
   CHECK_ERROR(error_of([] {
                 reader_of({{"OTHER", "1"}}).text("OTHER");
               }),
-              ErrorKind::internal, "OTHER is missing in the table of variables");
+              ErrorKind::internal, "OTHER is missing from the table of variables");
 }
 
 TEST_CASE("a duration is a number of seconds, with or without a fraction") {
@@ -83,7 +83,7 @@ TEST_CASE("a value that is not an accepted number is quoted, with what is accept
   CHECK_ERROR(error_of([] {
                 reader_of({{"PMI_SIZE", "-1"}}).number<std::uint64_t>("PMI_SIZE");
               }),
-              ErrorKind::invalid_argument, "PMI_SIZE is '-1', not an integer from 0 on");
+              ErrorKind::invalid_argument, "PMI_SIZE is '-1', not an integer of at least 0");
   CHECK(reader_of({{"SLURM_STEP_ID", "4294967290"}}).number<std::uint32_t>("SLURM_STEP_ID") == 4294967290U);
   for (const char* large : {"4294967296", "99999999999", "99999999999999999999"}) {
     CHECK_ERROR(error_of([&] { rank(large); }), ErrorKind::invalid_argument,
@@ -113,7 +113,7 @@ TEST_CASE("unknown variables are named, with the one that is meant") {
   const auto several = unknown({"LOCKSTEP_ROOT_OF_SOURCES=/src", "LOCKSTEP_BACKENDS=gloo"});
   REQUIRE(several.size() == 2);
   CHECK(contains(several[0], "is LOCKSTEP_BACKEND meant?"));
-  CHECK(contains(several[1], "there are: LOCKSTEP_ADDRESS, "));
+  CHECK(contains(several[1], "known variables: LOCKSTEP_ADDRESS, "));
 }
 
 TEST_CASE("a name that was mistyped is found, and one that is far from all is not") {

@@ -69,7 +69,7 @@ TEST_CASE("what is no file is neither replaced nor appended to, and is not waite
   CHECK_ERROR(replace("null"), ErrorKind::invalid_argument, "a device");
   CHECK_ERROR(replace("folder"), ErrorKind::invalid_argument, "Is a directory");
   CHECK_ERROR(replace("none/file"), ErrorKind::invalid_argument, directory / "none", "does not exist");
-  CHECK_ERROR(append("fifo"), ErrorKind::invalid_argument, "no regular file");
+  CHECK_ERROR(append("fifo"), ErrorKind::invalid_argument, "not a regular file");
   CHECK_ERROR(append("null"), ErrorKind::invalid_argument, "a link");
   CHECK_ERROR(append("folder"), ErrorKind::invalid_argument, "Is a directory");
   CHECK(fs::is_fifo(directory / "fifo"));

@@ -175,7 +175,7 @@ TEST_CASE("what cannot be caught is refused, and nothing is caught then") {
           return refuses(SIGKILL) && refuses(SIGSTOP) && refuses(0) && refuses(-1) && refuses(1000);
         }) == 0);
   CHECK_ERROR(error_of([] { const StopSignals signals({SIGKILL}); }), ErrorKind::invalid_argument,
-              "stop_signals: 9 is no signal that a process can catch");
+              "stop_signals: 9 is not a signal that a process can catch");
 }
 
 }  // namespace stop_signal_test

@@ -82,7 +82,7 @@ std::vector<Failure> failures() {
       {[] { at::empty({std::int64_t{1} << 50}); }, ErrorKind::internal, "rank 1: "},
       {[] { std::filesystem::create_directory("/proc/nowhere"); }, ErrorKind::internal, "rank 1: filesystem error"},
       {[] { throw std::runtime_error("of the program"); }, ErrorKind::invalid_argument, "rank 1: of the program"},
-      {[] { throw 7; }, ErrorKind::invalid_argument, "rank 1: what was thrown is no std::exception"},
+      {[] { throw 7; }, ErrorKind::invalid_argument, "rank 1: the thrown object is not a std::exception"},
       {[] { at::ones({2}).view({3}); }, ErrorKind::invalid_argument, "rank 1: "},
       {[] { throw Error(ErrorKind::unauthorized, "not for you"); }, ErrorKind::unauthorized, "rank 1: not for you"}};
 }

@@ -149,7 +149,7 @@ TEST_CASE("what is thrown need be no std::exception, and a hook need give no res
          });
          loss_of(ddp(wave({4, 6}, world.rank()))).backward();
        },
-       "backward of DistributedDataParallel failed: what was thrown is no std::exception"},
+       "backward of DistributedDataParallel failed: the thrown object is not a std::exception"},
       {"backward that throws a number",
        [](const World& world) {
          Careful model;
@@ -160,7 +160,7 @@ TEST_CASE("what is thrown need be no std::exception, and a hook need give no res
          });
          loss_of(ddp(wave({4, 6}, world.rank()))).backward();
        },
-       "failed in backward of DistributedDataParallel: what was thrown is no std::exception"},
+       "failed in backward of DistributedDataParallel: the thrown object is not a std::exception"},
       {"join that throws a number",
        [](const World& world) {
          const std::vector<int> batches(3);
@@ -169,7 +169,7 @@ TEST_CASE("what is thrown need be no std::exception, and a hook need give no res
            world.group().barrier();
          });
        },
-       "what was thrown is no std::exception"},
+       "the thrown object is not a std::exception"},
       {"hook without a result",
        [](const World& world) {
          DistributedDataParallel ddp(Careful(), world.group());

@@ -306,9 +306,9 @@ TEST_CASE("a program's own scheme finds the ranks") {
   });
   CHECK_ERROR(
       error_of([&] { register_rendezvous_handler("corridor", [](const Url&, Deadline) { return Rendezvous{}; }); }),
-      ErrorKind::invalid_argument, "'corridor' has a handler already");
+      ErrorKind::invalid_argument, "'corridor' already has a handler");
   CHECK_ERROR(error_of([&] { register_rendezvous_handler("tcp", [](const Url&, Deadline) { return Rendezvous{}; }); }),
-              ErrorKind::invalid_argument, "'tcp' has a handler already");
+              ErrorKind::invalid_argument, "'tcp' already has a handler");
   CHECK_ERROR(error_of([] { init_process_group({.init_method = "stairs://down"}); }), ErrorKind::invalid_argument,
               "env://, tcp://, file://, corridor://");
   run_ranks_or_throw(2, [&](int rank) {

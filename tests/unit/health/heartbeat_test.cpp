@@ -120,7 +120,7 @@ TEST_CASE("a rank that owes an answer for long is silent, and the last one tells
   REQUIRE(heartbeat.ask(2, now + 4s));
   CHECK(contains(heartbeat.health(2, now + 6s).text(), "silent for 2.0 s"));
   CHECK(contains(heartbeat.health(2, now + 6s).text(),
-                 "overloaded, seen in no collective yet, as it answered 2.5 s ago"));
+                 "overloaded, seen in no collective yet, according to its answer 2.5 s ago"));
 }
 
 TEST_CASE("what is no answer is refused") {

@@ -41,7 +41,7 @@ TEST_CASE("a length over the limit is refused on both sides with the limit in th
               "10");
   send_all(left.get(), as_span(ByteView(head(0xffffffff))), soon());
   CHECK_ERROR(error_of([&] { recv_frame(right.get(), 10, soon()); }), ErrorKind::corrupt_data, "4294967295",
-              "limit here is 10");
+              "limit is 10");
 }
 
 TEST_CASE("a promised length takes no memory before bytes have come") {
@@ -68,7 +68,7 @@ TEST_CASE("frames are cut from pieces of any size") {
   }
   FrameBuffer buffer(2);
   buffer.append(frame("abc", 3).substr(0, 4));
-  CHECK_ERROR(error_of([&] { buffer.next(); }), ErrorKind::corrupt_data, "3 bytes", "limit here is 2");
+  CHECK_ERROR(error_of([&] { buffer.next(); }), ErrorKind::corrupt_data, "3 bytes", "limit is 2");
 }
 
 TEST_CASE("any flipped bit of a frame is noticed") {
@@ -115,7 +115,7 @@ TEST_CASE("wire integers are little-endian, and a short message is corrupt") {
     });
     CHECK_ERROR(error, ErrorKind::corrupt_data, "a test is cut short");
   }
-  CHECK_ERROR(error_of([] { WireReader("xy", "a test").expect_end(); }), ErrorKind::corrupt_data, "2 bytes too many");
+  CHECK_ERROR(error_of([] { WireReader("xy", "a test").expect_end(); }), ErrorKind::corrupt_data, "2 trailing bytes");
 }
 
 }  // namespace framing_test

@@ -135,7 +135,7 @@ TEST_CASE("report_value() refuses what is no name, also where nobody watches") {
   report_value("train/loss.mean-1_A", 1);
   report_value(std::string(31, 'x'), 1);
   for (const std::string& name : {std::string(), std::string("a b"), std::string("\xc3\xa4"), std::string(32, 'x')}) {
-    CHECK_ERROR(error_of([&] { report_value(name, 1); }), ErrorKind::invalid_argument, "is no name of a value",
+    CHECK_ERROR(error_of([&] { report_value(name, 1); }), ErrorKind::invalid_argument, "is not a valid name",
                 "1 to 31 letters");
   }
 }

@@ -302,7 +302,7 @@ TEST_CASE("another generation is refused with both numbers") {
                 join(options(url + "1"), environment({{"LOCKSTEP_GENERATION", "2"}}));
               }),
               ErrorKind::invalid_argument, "generation 1", "generation 2", "rank 1 (host");
-  CHECK_ERROR(old.get(), ErrorKind::timeout, "rank 1 did not come");
+  CHECK_ERROR(old.get(), ErrorKind::timeout, "rank 1 did not join");
 }
 
 TEST_CASE("another job id is unauthorized and the text says what to compare") {

@@ -136,7 +136,7 @@ TEST_CASE("the launcher that is named decides") {
   CHECK(place(kSrun + kRay + Variables{{"LOCKSTEP_LAUNCHER", "env"}})->rdzv_id == "ray-10.0.0.7:43127");
   CHECK_FALSE(place(kSrun + Variables{{"LOCKSTEP_LAUNCHER", "env"}}).has_value());
   CHECK_ERROR(place_error(kMpirun + Variables{{"LOCKSTEP_LAUNCHER", "slurm"}}), ErrorKind::invalid_argument,
-              "LOCKSTEP_LAUNCHER is slurm", "variables are missing", "--standalone");
+              "LOCKSTEP_LAUNCHER is slurm", "variables of that launcher are missing", "--standalone");
 }
 
 TEST_CASE("what is given goes first") {
@@ -163,7 +163,7 @@ TEST_CASE("one process a host of Open MPI, MPICH and Flux") {
   CHECK(open_mpi->node_rank == 1);
   CHECK(open_mpi->endpoint == "192.0.2.2:" + std::to_string(port_of_job("openmpi-1145176065")));
   CHECK(open_mpi->rdzv_id == "openmpi-1145176065");
-  CHECK_ERROR(place_error(kHydra), ErrorKind::invalid_argument, "does not tell which host is the first",
+  CHECK_ERROR(place_error(kHydra), ErrorKind::invalid_argument, "does not say which host is the first",
               "--rdzv-endpoint", "-genv MASTER_ADDR");
   const auto hydra = place(kHydra + Variables{{"MASTER_ADDR", "h1"}, {"MASTER_PORT", "29500"}});
   CHECK(hydra->endpoint == "h1:29500");

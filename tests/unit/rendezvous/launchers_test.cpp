@@ -324,7 +324,7 @@ TEST_CASE("a process takes the GPU of its local rank, and without one that of it
   CHECK_ERROR(error_of([&] { local_device(0, 4, behind_mpirun); }), ErrorKind::invalid_argument,
               "SLURM_LOCALID is '-1'");
   CHECK_ERROR(error_of([&] { local_device(1, 2, with("-1")); }), ErrorKind::invalid_argument, "LOCAL_RANK is '-1'");
-  CHECK_ERROR(error_of([&] { local_device(1, 0, with("0")); }), ErrorKind::invalid_argument, "rank 1 is to take a GPU");
+  CHECK_ERROR(error_of([&] { local_device(1, 0, with("0")); }), ErrorKind::invalid_argument, "rank 1 needs a GPU");
 }
 
 }  // namespace launchers_test

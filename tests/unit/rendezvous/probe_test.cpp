@@ -78,7 +78,7 @@ TEST_CASE("hosts that share no network are told so, on every rank") {
   for (const auto& each : errors) {
     REQUIRE(each);
     CHECK_ERROR(error_of([&] { std::rethrow_exception(each); }), ErrorKind::timeout,
-                "no address of host host-a is reached by all other hosts",
+                "no address of host host-a can be reached from all other hosts",
                 "198.51.100.1 (if198.51.100.1): not reached from host-b", "LOCKSTEP_IFNAME");
   }
 }

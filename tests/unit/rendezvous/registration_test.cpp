@@ -98,7 +98,7 @@ TEST_CASE("different host timeouts fail on every side, with both values") {
 TEST_CASE("ranks that do not come are named") {
   MemoryStore store;
   const Error error = error_of([&] { register_rank(store, member(1), 4, Deadline::after(30ms)); });
-  CHECK_ERROR(error, ErrorKind::timeout, "rank 1 waited", "ranks 0, 2 and 3 did not come");
+  CHECK_ERROR(error, ErrorKind::timeout, "rank 1 waited", "ranks 0, 2 and 3 did not join");
   CHECK(error.detail().rank == 1);
   CHECK(error.detail().peer == 0);
 }
@@ -107,7 +107,7 @@ TEST_CASE("whoever comes after a rank has given up is told so") {
   MemoryStore store;
   CHECK(error_of([&] { register_rank(store, member(0), 2, Deadline::after(10ms)); }).kind() == ErrorKind::timeout);
   CHECK_ERROR(error_of([&] { register_rank(store, member(1), 2, soon()); }), ErrorKind::aborted,
-              "rank 0 (host host0, pid 100) has given up", "rank 1 did not come");
+              "rank 0 (host host0, pid 100) has given up", "rank 1 did not join");
 }
 
 TEST_CASE("a node's id is stable and splits by label") {
@@ -143,7 +143,7 @@ TEST_CASE("registrations and failures that nobody has written are corrupt") {
   CHECK_ERROR(error_of([&] {
                 decode_registration(encode(Registration{member(1), 2, ""}) + "x", 1);
               }),
-              ErrorKind::corrupt_data, "1 bytes too many");
+              ErrorKind::corrupt_data, "1 trailing bytes");
 }
 
 TEST_CASE("of each GPU that several ranks use all are named") {

@@ -210,7 +210,7 @@ TEST_CASE("last wills are limited, and the limit is in the text") {
     CHECK(machine.handle(1, request, kStart).at(0).reply.status == StoreStatus::ok);
   }
   request.keys = {"one more"};
-  CHECK(contains(machine.handle(1, request, kStart).at(0).reply.value, "may leave 64 last wills"));
+  CHECK(contains(machine.handle(1, request, kStart).at(0).reply.value, "is 64 last wills"));
 }
 
 }  // namespace store_machine_test

@@ -56,7 +56,7 @@ TEST_CASE("every shortened or lengthened message is corrupt") {
   for (std::size_t cut = 0; cut < whole.size(); ++cut) {
     CHECK(error_of([&] { decode_store_request(whole.substr(0, cut)); }).kind() == ErrorKind::corrupt_data);
   }
-  CHECK_ERROR(error_of([&] { decode_store_request(whole + "x"); }), ErrorKind::corrupt_data, "1 bytes too many");
+  CHECK_ERROR(error_of([&] { decode_store_request(whole + "x"); }), ErrorKind::corrupt_data, "1 trailing bytes");
 }
 
 TEST_CASE("unknown operations, wrong key counts and huge counts are corrupt") {

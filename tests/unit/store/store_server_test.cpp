@@ -292,7 +292,7 @@ TEST_CASE("who waits keeps its connection, and whoever is one too many reads the
     return refused;
   };
   const auto refused = check_until([](const auto& error) { return error.has_value(); });
-  CHECK_ERROR(*refused, ErrorKind::internal, "2 connections, its limit");
+  CHECK_ERROR(*refused, ErrorKind::internal, "its limit of 2 connections");
   for (const UniqueFd& fd : waiting) CHECK_FALSE(closed_before(fd.get(), Deadline::after(0s)));
   waiting[0].reset();
   check_until([](const auto& error) { return !error.has_value(); });

@@ -161,8 +161,9 @@ TEST_CASE("a rank that may not have so many addresses is named on all ranks, wit
     });
     CHECK(steady_clock().now() - start < 5s);
     const std::string who = "rank " + std::to_string(unlucky);
-    check_all(ranks, {who + (unlucky == 0 ? " could not make shared memory" : " cannot map the group's shared memory"),
-                      "ulimit -v", "Cannot allocate memory"});
+    check_all(ranks,
+              {who + (unlucky == 0 ? " could not create shared memory" : " cannot map the group's shared memory"),
+               "ulimit -v", "Cannot allocate memory"});
   }
 }
 
@@ -183,7 +184,7 @@ TEST_CASE("a limit on file sizes is an error on all ranks, not the death of the 
   const Ranks ranks([](int rank) {
     if (rank == 0) limit(RLIMIT_FSIZE, 1 << 20);
   });
-  check_all(ranks, {"rank 0 could not make shared memory: cannot size shared memory", "ulimit -f", "File too large"});
+  check_all(ranks, {"rank 0 could not create shared memory: cannot size shared memory", "ulimit -f", "File too large"});
 }
 
 TEST_CASE("who comes when others have left because of an error hears which, not that they have died") {
@@ -199,7 +200,7 @@ TEST_CASE("who comes when others have left because of an error hears which, not 
     while (!last.has_ended()) std::this_thread::sleep_for(1ms);
   });
   ::munmap(memory, sizeof(std::atomic<pid_t>[kRanks]));
-  check_all(ranks, {"rank 0 could not make shared memory: cannot size shared memory"});
+  check_all(ranks, {"rank 0 could not create shared memory: cannot size shared memory"});
 }
 
 TEST_CASE("a rank that dies before it has mapped the memory is named at once, one that stands still at the deadline") {
@@ -241,7 +242,7 @@ TEST_CASE("a rank that dies before it has made the memory is named at once, one 
       400ms);
   for (const int rank : {1, 2}) {
     CAPTURE(late.text(rank));
-    CHECK(contains(late.text(rank), "timeout shared memory of group test: not made by rank 0"));
+    CHECK(contains(late.text(rank), "timeout shared memory of group test: not created by rank 0"));
   }
 }
 

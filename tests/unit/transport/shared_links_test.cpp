@@ -349,7 +349,7 @@ TEST_CASE("a peer that speaks in a group of others, or beyond its credit, is dam
       others = open_group(ranks.links, "others", {0, 2}, 0);
       CHECK_ERROR(error_of_wait(*own, 1), ErrorKind::corrupt_data, "to which it does not belong");
     } else {
-      CHECK_ERROR(error_of_wait(*own, 1), ErrorKind::corrupt_data, "more than its credit allows");
+      CHECK_ERROR(error_of_wait(*own, 1), ErrorKind::corrupt_data, "it exceeds its credit");
     }
   }
 }
@@ -370,7 +370,7 @@ TEST_CASE("a control message that no rank sends ends the groups with that peer, 
     std::jthread speaks([&] {
       for (GroupId id = 0; id <= 1 << 16; ++id) ranks.say(0, encode(ControlKind::bell, id));
     });
-    CHECK_ERROR(error_of_wait(*own, 1), ErrorKind::corrupt_data, "rank 1", "of one group too many");
+    CHECK_ERROR(error_of_wait(*own, 1), ErrorKind::corrupt_data, "rank 1", "too many groups");
   }
   {
     const WithPuppet ranks(1);

@@ -106,7 +106,7 @@ TEST_CASE("ranks that do not come are named at the deadline") {
   });
   for (const std::size_t rank : {0, 2}) {
     const Error error = error_of([&] { std::rethrow_exception(errors[rank]); });
-    CHECK_ERROR(error, ErrorKind::timeout, "mesh 'test'", "ranks 1, 3 of 4 have not come");
+    CHECK_ERROR(error, ErrorKind::timeout, "mesh 'test'", "ranks 1, 3 of 4 have not joined");
     CHECK(error.detail().peer == 1);
   }
 }
@@ -352,8 +352,8 @@ TEST_CASE("a number of connections that is out of range is refused before anybod
     auto settings = tcp_mesh_settings(1, 2, Token::generate());
     settings.connections = connections;
     const Error error = error_of([&] { connect_tcp_mesh(settings, store, soon()); });
-    CHECK_ERROR(error, ErrorKind::invalid_argument, "mesh 'test': rank 1 is to make " + std::to_string(connections),
-                "1 to 64 are possible");
+    CHECK_ERROR(error, ErrorKind::invalid_argument, "mesh 'test': rank 1 asks for " + std::to_string(connections),
+                "it must be 1 to 64");
     CHECK(error.detail().rank == 1);
   }
 }
@@ -372,7 +372,7 @@ TEST_CASE("a damaged ring of shared memory is an error for its sender and its re
   std::array<std::byte, 4> four{};
   Error error = error_of([&] { meshes[0]->recv_some(1, four); });
   CHECK_ERROR(error, ErrorKind::corrupt_data, "the ring of shared memory between rank 0 and rank 1 (host ", "damaged",
-              "131073 bytes have been sent and 0 received", "the job must be started again");
+              "131073 bytes have been sent and 0 received", "start the job again");
   CHECK(error.detail().rank == 0);
   CHECK(error.detail().peer == 1);
   error = error_of([&] { meshes[1]->send_some(0, four); });
@@ -397,7 +397,7 @@ TEST_CASE("a second claimant of a rank is refused, with the first one named") {
     }
   });
   CHECK_ERROR(error_of([&] { std::rethrow_exception(errors[2]); }), ErrorKind::invalid_argument, "rank 2",
-              "is here already", "host");
+              "is already connected", "host");
   CHECK_ERROR(error_of([&] { std::rethrow_exception(errors[0]); }), ErrorKind::timeout,
               "ranks 1, 2 of 3 have not connected");
 }
@@ -452,9 +452,9 @@ TEST_CASE("nonsense on the control connection ends the group and names its sende
     return error;
   };
   const auto framed = [](const Bytes& message) { return frame(message, kMaxControlBytes); };
-  CHECK_ERROR(send("\xFF\xFF\xFF\xFF rubbish"), ErrorKind::corrupt_data, "rank 1 (host", "the limit here is 4096");
+  CHECK_ERROR(send("\xFF\xFF\xFF\xFF rubbish"), ErrorKind::corrupt_data, "rank 1 (host", "the limit is 4096");
   CHECK_ERROR(send(framed("\x09")), ErrorKind::corrupt_data, "rank 1's control message: the kind is 9");
-  CHECK_ERROR(send(framed(encode(ControlKind::bell, kGroup) + "more")), ErrorKind::corrupt_data, "4 bytes too many");
+  CHECK_ERROR(send(framed(encode(ControlKind::bell, kGroup) + "more")), ErrorKind::corrupt_data, "4 trailing bytes");
   const Error nobody(ErrorKind::peer_lost, "rank 1000000 has died", {.peer = 1'000'000});
   CHECK_ERROR(send(framed(encode_abort(kGroup, nobody))), ErrorKind::corrupt_data, "the rank is 1000000, only -1 to 1");
   Bytes unknown = encode_abort(kGroup, nobody);

@@ -50,7 +50,7 @@ TEST_CASE("a rank that finds nonsense tells the others, which do not wait for it
     const char* text;
   };
   const Lie lies[] = {{{~std::uint64_t{0} - 8, 16}, "posted memory outside its segment"},
-                      {{1 << 20, 16}, "posted 16 bytes where 262144 belong"}};
+                      {{1 << 20, 16}, "posted 16 bytes instead of 262144"}};
   for (const Lie& lie : lies) {
     Ranks ranks(3);
     std::uint64_t sequence = 0;

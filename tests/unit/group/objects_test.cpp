@@ -138,7 +138,7 @@ TEST_CASE("what cannot be turned into bytes is known to ranks that wait for it")
       is_root ? group.barrier() : void(broadcast_object(group, tensor));
     });
     CHECK_ERROR(error, ErrorKind::desync);
-    if (!is_root) CHECK_ERROR(error, ErrorKind::desync, "the object of a call", "sparse");
+    if (!is_root) CHECK_ERROR(error, ErrorKind::desync, "encoding of an object", "sparse");
   });
 }
 

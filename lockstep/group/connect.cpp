@@ -140,7 +140,7 @@ GroupOptions with_environment(GroupOptions options) {
   if (checksums == "off" && options.checksums == defaults.checksums) options.checksums = Checksums::off;
   if (options.connections < 1 || options.connections > kMaxConnections) {
     throw Error(ErrorKind::invalid_argument,
-                fmt::format("{} connections to each other rank: the number must be 1 to {} (LOCKSTEP_CONNECTIONS, "
+                fmt::format("{} connections to each other rank: 1 to {} are possible (LOCKSTEP_CONNECTIONS, "
                             "GroupOptions::connections)",
                             options.connections, kMaxConnections));
   }

@@ -288,7 +288,7 @@ class Places(unittest.TestCase):
     def test_the_log_says_what_was_chosen_and_why_if_asked_to(self):
         command = [LOCKSTEP, "run", "--nproc-per-node", "2", "--no-prefix", WORKER, "sums"]
         for transport, choice in (("automatic", "shared memory: all ranks are on one node; "),
-                                  ("tcp", "tcp: TCP was asked for. ")):
+                                  ("tcp", "tcp: TCP was requested. ")):
             environment = {"LOCKSTEP_TRANSPORT": transport, "LOCKSTEP_LOG": "debug"}
             with self.subTest(transport), Tree(command, environment) as tree:
                 _, _, error = tree.finish(60)

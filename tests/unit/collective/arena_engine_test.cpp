@@ -59,9 +59,9 @@ TEST_CASE("a rank that finds nonsense tells the others, which do not wait for it
     arena::Slot& slot = ranks.arenas[1]->slot(1, sequence);
     std::memcpy(slot.payload, &lie.ref, sizeof lie.ref);
     CHECK_ERROR(error_of([&] { ranks.engines[0]->poll(); }), ErrorKind::corrupt_data, "rank 1", lie.text,
-                "all_reduce(sum) #1", "as rank 0 sees it");
+                "all_reduce(sum) #1", "as seen by rank 0");
     const Error told = error_of([&] { ranks.engines[2]->wait(sequence, soon()); });
-    CHECK_ERROR(told, ErrorKind::corrupt_data, "rank 1", lie.text, "as rank 0 sees it");
+    CHECK_ERROR(told, ErrorKind::corrupt_data, "rank 1", lie.text, "as seen by rank 0");
     CHECK(told.detail().peer == 1);
     CHECK_ERROR(error_of([&] { ranks.post(2); }), ErrorKind::corrupt_data, lie.text);
   }

@@ -169,7 +169,7 @@ TEST_CASE("premul_sum multiplies before it sums") {
     all_reduce_premul_sum(group, tensor, at::full({1}, group.rank() == 0 ? 1.0 : 0.0));
     CHECK(at::equal(tensor, at::full({4}, 3.0)));
     CHECK_ERROR(error_of([&] { all_reduce_premul_sum(group, tensor, at::ones({2})); }), ErrorKind::invalid_argument,
-                "premul_sum: the factor is not a tensor of one element");
+                "premul_sum: the factor must be a tensor of one element");
   });
 }
 

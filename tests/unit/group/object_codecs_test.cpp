@@ -243,7 +243,7 @@ TEST_CASE("named tensors come back from bytes as they were, and damaged bytes ar
     CHECK(decoded < tensors.size());  // cut between two tensors, there is nothing to see
   }
   CHECK_ERROR(error_of([&] { ObjectCodec<Tensors>::decode(std::string(8, '\xff')); }), ErrorKind::corrupt_data,
-              "came as 0 bytes");
+              "an object of 0 bytes");
 }
 
 }  // namespace object_codecs_test

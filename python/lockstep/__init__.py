@@ -9,8 +9,8 @@ def _create(options, pg_options):
 
     if torch.__version__.split("+")[0] != _lockstep.torch_version:
         raise RuntimeError(
-            f"lockstep was built against torch {_lockstep.torch_version}, and this is torch {torch.__version__}; "
-            "install it again: pip install --force-reinstall --no-deps ./python"
+            f"lockstep was built against torch {_lockstep.torch_version}, but this is torch {torch.__version__}; "
+            "reinstall it: pip install --force-reinstall --no-deps ./python"
         )
     # Groups of different ranks may come with one name and one part of the store, where each rank counted its own.
     ranks = hashlib.sha256(str(list(options.global_ranks_in_group)).encode()).hexdigest()[:16]
@@ -25,7 +25,7 @@ def _create(options, pg_options):
 
 
 def register():
-    """Makes the backend known to torch. `import torch` does it, but where TORCH_DEVICE_BACKEND_AUTOLOAD is 0."""
+    """Registers the backend with torch. `import torch` does it, unless TORCH_DEVICE_BACKEND_AUTOLOAD is 0."""
     import torch.distributed as dist
 
     if dist.is_available() and "LOCKSTEP" not in dist.Backend._plugins:
@@ -36,7 +36,7 @@ def register():
 
 
 def _autoload():
-    """Called by `import torch`, which fails if this does: it loads nothing and lets nothing out."""
+    """Called by `import torch`, which fails if this raises: it loads nothing and raises nothing."""
     try:
         register()
     except Exception as error:

@@ -1,8 +1,8 @@
-"""What torch.distributed does for the backends whose names it knows, done for ours too.
+"""Extends what torch.distributed does for the backends that it knows by name to lockstep.
 
 torch refuses, or passes over, every other backend in dist.monitored_barrier(), _set_pg_timeout() and the sequence
-numbers of a ProcessGroup, though the Backend interface has all three. extend() puts a function of ours in front of
-each: a group whose CPU backend is lockstep is served by that, and every other one by torch, as before.
+numbers of a ProcessGroup, though the Backend interface has all three. extend() wraps each
+in a function of ours: it serves groups whose CPU backend is lockstep, and passes all others to torch, as before.
 """
 
 import functools

@@ -10,9 +10,9 @@ def _program():
     own = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin", "lockstep")
     if os.access(own, os.X_OK):
         return own
-    found = shutil.which("lockstep")  # of a build, for whoever has only the sources of this package
+    found = shutil.which("lockstep")  # of a build, if only the sources of this package are there
     if found is None or os.path.realpath(found) == os.path.realpath(sys.argv[0]):
-        sys.exit("lockstep: the wheel's program is missing, lockstep/bin/lockstep; install the wheel again")
+        sys.exit("lockstep: the wheel's program lockstep/bin/lockstep is missing; reinstall the wheel")
     return found
 
 

@@ -42,8 +42,8 @@ Token token_of(const Round& round, const std::optional<Token>& brought, int rank
 Backend::Milliseconds checked(Backend::Milliseconds timeout) {
   if (timeout > Backend::Milliseconds::zero()) return std::min(timeout, kLongestTimeout);
   C10_THROW_ERROR(ValueError, "a timeout of " + std::to_string(timeout.count()) +
-                                  " ms: it has to be positive (torch itself makes negative ones of those over 292,000 "
-                                  "years, timedelta.max is one; for no limit, take timedelta(days=36500))");
+                                  " ms: it must be positive (torch makes timeouts over 292,000 years negative, such as "
+                                  "timedelta.max; for no limit, use timedelta(days=36500))");
 }
 
 // Torch says here who the ranks are and where they meet, whatever a launcher says.
@@ -107,7 +107,7 @@ at::Tensor Backend::allocateTensor(long size, at::TensorOptions options) {
 
 void Backend::require_open(const char* title) const {
   if (!is_shut_down_) return;
-  C10_THROW_ERROR(ValueError, std::string(title) + ": this process group was destroyed; make another one");
+  C10_THROW_ERROR(ValueError, std::string(title) + ": this process group was destroyed; create a new one");
 }
 
 CallOptions Backend::within(Milliseconds timeout) const {

@@ -1,6 +1,6 @@
-// A Backend is a lockstep::ProcessGroup as torch.distributed knows groups. Python -> c10d -> Backend -> ProcessGroup.
-// Thread-safe as ProcessGroup is. The collectives return at once unless Python waits for them anyway (async_op=False);
-// monitoredBarrier blocks. Failures: see TorchWork.
+// A Backend presents a lockstep::ProcessGroup as a torch.distributed backend. Python -> c10d -> Backend ->
+// ProcessGroup. Thread-safe as ProcessGroup is. The collectives return at once unless Python waits for them anyway
+// (async_op=False); monitoredBarrier blocks. Failures: see TorchWork.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -24,18 +24,18 @@ class Backend final : public c10d::Backend {
   using TensorLists = std::vector<std::vector<at::Tensor>>;
   using Tensors = std::vector<at::Tensor>;
 
-  // Meets the other ranks in the store, in the part of this group and of those of the same ranks before it, and
-  // connects to them. Blocks until all are there.
+  // Joins the other ranks through the store, in the part of this group and of earlier ones of the same ranks, and
+  // connects to them. Blocks until all have joined.
   Backend(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size, Milliseconds timeout,
           const std::string& group_name, std::vector<std::uint64_t> global_ranks);
   ~Backend() override;
 
   const std::string getBackendName() const override { return "lockstep"; }
-  // Live, as Gloo's are: what is written to its timeout holds from the next call on.
+  // Live, as Gloo's are: a timeout written to it holds from the next call on.
   c10::intrusive_ptr<Options> getBackendOptions() override { return options_; }
   void setTimeout(Milliseconds timeout) override;
   void abort() override;
-  // Ends this rank's use of the group, without a word to the others, who may still be busy with the last operation.
+  // Ends this rank's use of the group, without notifying the others, which may still run the last operation.
   void shutdown() override { is_shut_down_ = true; }
   c10d::ErrorType getError() override;
   // PyTorch's DDP asks for its buckets' memory here; in shared memory they are reduced where they lie.
@@ -73,7 +73,7 @@ class Backend final : public c10d::Backend {
  private:
   void require_open(const char* title) const;
   CallOptions within(Milliseconds timeout) const;
-  // Who waits at once runs the collective.
+  // A caller that waits at once runs the collective.
   template <class Options>
   CallOptions call_options(const Options& options) const {
     CallOptions made = within(options.timeout);

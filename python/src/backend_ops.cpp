@@ -22,8 +22,8 @@ const std::vector<at::Tensor>& single(const std::vector<std::vector<at::Tensor>>
 
 void require_as_many(std::size_t count, std::size_t wanted, const char* operation) {
   if (count == wanted) return;
-  C10_THROW_ERROR(ValueError, std::string(operation) + ": " + std::to_string(count) + " entries where " +
-                                  std::to_string(wanted) + " belong");
+  C10_THROW_ERROR(ValueError, std::string(operation) + ": " + std::to_string(count) + " entries, expected " +
+                                  std::to_string(wanted));
 }
 
 // Consecutive parts of a tensor along its first dimension; equal ones if no sizes are given.

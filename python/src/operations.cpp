@@ -17,7 +17,7 @@ Error invalid(const std::string& text) { return Error(ErrorKind::invalid_argumen
 void require_dense_cpu(const Tensors& tensors, const char* operation) {
   for (const at::Tensor& tensor : tensors) {
     if (tensor.layout() == at::kStrided && tensor.device().is_cpu()) continue;
-    throw invalid(std::string(operation) + ": the backend lockstep moves dense CPU tensors, and this one is " +
+    throw invalid(std::string(operation) + ": the backend lockstep takes dense CPU tensors only; this one is " +
                   (tensor.layout() == at::kStrided ? "on " + tensor.device().str() : "sparse") +
                   (tensor.device().is_cuda() ? "; use init_process_group(\"cpu:lockstep,cuda:nccl\")" : ""));
   }
@@ -32,7 +32,7 @@ void require_count(const Tensors& tensors, int size, const char* operation) {
 void require_sizes(const Tensors& tensors, const at::Tensor& like, const char* operation) {
   for (const at::Tensor& tensor : tensors) {
     if (tensor.numel() == like.numel() && tensor.scalar_type() == like.scalar_type()) continue;
-    throw invalid(std::string(operation) + ": the tensors of all ranks must have one size and type");
+    throw invalid(std::string(operation) + ": the tensors of all ranks must have the same size and dtype");
   }
 }
 
@@ -65,7 +65,7 @@ ReduceOp prepared(const c10d::ReduceOp& op, const Tensors& operands) {
     case c10d::ReduceOp::BOR: return ReduceOp::bor;
     case c10d::ReduceOp::BXOR: return ReduceOp::bxor;
     case c10d::ReduceOp::PREMUL_SUM: scale_in_place(operands, op); return ReduceOp::sum;
-    default: throw invalid("there is no reduction of number " + std::to_string(static_cast<int>(op.op_)));
+    default: throw invalid("unknown reduction " + std::to_string(static_cast<int>(op.op_)));
   }
 }
 
@@ -88,7 +88,7 @@ namespace {
 // Runs at once, in the caller's thread: it is several collectives, and what they do depends on what they bring.
 Started all_reduce_sparse(const ProcessGroup& group, const at::Tensor& tensor, const c10d::ReduceOp& op,
                           const CallOptions& options) {
-  if (op.op_ != c10d::ReduceOp::SUM) throw invalid("all_reduce: sparse tensors can be summed only");
+  if (op.op_ != c10d::ReduceOp::SUM) throw invalid("all_reduce: sparse tensors support SUM only");
   const at::NoGradGuard no_grad;  // not detach(): what that gives has indices of its own
   tensor.copy_(lockstep::all_reduce_sparse(group, tensor, options));
   Started done;

@@ -108,7 +108,7 @@ void Meeting::check_still_mine() const {
   const Hello holder = look_up(rank_);
   if (holder.nonce == me_.nonce) return;
   throw Error(ErrorKind::invalid_argument,
-              fmt::format("rank {} is taken: {} came as this rank after {} did; give every process a rank of its own",
+              fmt::format("rank {} is taken: {} joined with this rank after {}; give each process a different rank",
                           rank_, holder.process, me_.process),
               {.rank = rank_, .operation = "join"});
 }
@@ -123,7 +123,7 @@ std::vector<std::string> Meeting::wait_a_while(const std::vector<std::string>& k
 Error Meeting::missing(const std::vector<int>& ranks) const {
   const Duration waited = steady_clock().now() - start_;
   return Error(ErrorKind::timeout,
-               fmt::format("rank {} waited {:.1f} s for all {} ranks to join: {} did not come. Were they started, with "
+               fmt::format("rank {} waited {:.1f} s for all {} ranks to join: {} did not join. Were they started, with "
                            "the same address and world size?",
                            rank_, seconds(waited), size_, list_ranks(ranks)),
                {.rank = rank_, .peer = ranks.front(), .operation = "join", .elapsed_seconds = seconds(waited)});
@@ -210,10 +210,10 @@ Bytes Meeting::wait_for_rank_0(const std::string& key) {
     const Duration waited = steady_clock().now() - start_;
     throw Error(
         ErrorKind::timeout,
-        fmt::format("rank {} waited {:.1f} s for rank 0 to say that all {} ranks are there: it did not. Was rank "
-                    "0 started, with the same address and world size?{}",
+        fmt::format("rank {} waited {:.1f} s for rank 0 to confirm that all {} ranks have joined: it did not. Was "
+                    "rank 0 started, with the same address and world size?{}",
                     rank_, seconds(waited), size_,
-                    before_.empty() ? "" : fmt::format(" Or does another process hold this rank: {}?", before_)),
+                    before_.empty() ? "" : fmt::format(" Or does another process have this rank: {}?", before_)),
         {.rank = rank_, .peer = 0, .operation = "join", .elapsed_seconds = seconds(waited)});
   }
   return store_.get(key, deadline_);

@@ -1,6 +1,6 @@
-// A round is one making of a group. What torch's store holds may be of earlier ones: torchrun keeps its store when it
-// restarts the ranks, and a group that is made again comes with the name of the one before. Nothing else that the ranks
-// have tells the rounds apart (nodes count restarts each for itself), so rank 0 names the round to whoever comes.
+// A round is one creation of a group. Torch's store may hold keys of earlier ones: torchrun keeps its store when it
+// restarts the ranks, and a group that is created again has the same name. Nothing else that the ranks have
+// distinguishes rounds (nodes count restarts separately), so rank 0 sends the name of the round to all that join.
 // Backend -> here -> join().
 #pragma once
 
@@ -18,9 +18,9 @@ struct Round {
   Bytes shared_token;  // what rank 0 gave; empty if it gave none
 };
 
-// Blocks until all ranks are in one round. `token` is what rank 0 shares with the others; each takes it out of the
-// store as soon as it has read it. Error{timeout} names the ranks that did not come; Error{invalid_argument}: another
-// process has taken this rank, or the ranks disagree about the size.
+// Blocks until all ranks are in one round. `token` is the one that rank 0 shares with the others; each removes it from
+// the store once it has read it. Error{timeout} names the ranks that did not join; Error{invalid_argument}: another
+// process has this rank, or the ranks disagree about the size.
 Round agree_on_round(Store& store, int rank, int size, const std::optional<Token>& token, Deadline deadline);
 
 }  // namespace lockstep::python

@@ -47,7 +47,7 @@ auto TorchStore::call(const char* verb, std::string_view key, Deadline deadline,
   try {
     std::thread(std::move(task)).detach();
   } catch (const std::system_error& error) {
-    throw Error(ErrorKind::internal, "no thread could be started to " + what() + " in torch's store: " + error.what());
+    throw Error(ErrorKind::internal, "cannot start a thread to " + what() + " in torch's store: " + error.what());
   }
   if (!deadline.is_never() && result.wait_until(deadline.when()) != std::future_status::ready) {
     throw Error(ErrorKind::timeout, "torch's store did not answer in time when asked to " + what() +
@@ -72,7 +72,7 @@ Bytes TorchStore::get(std::string_view key, Deadline deadline) {
                             return to_bytes(store.get(name));
                           });
   if (found) return *found;
-  throw Error(ErrorKind::timeout, "nobody has set \"" + std::string(key) + "\" in torch's store");
+  throw Error(ErrorKind::timeout, "no process has set \"" + std::string(key) + "\" in torch's store");
 }
 
 std::int64_t TorchStore::add(std::string_view key, std::int64_t delta, Deadline deadline) {

@@ -1,9 +1,8 @@
-// A TorchStore is PyTorch's rendezvous store seen as a lockstep::Store, so that ranks meet through the one they have.
+// A TorchStore presents PyTorch's rendezvous store as a lockstep::Store, so that ranks join through the one they have.
 // c10d::Store -> TorchStore -> join(). Thread-safe as the other store is. Error{internal} quotes the other's failures.
-//
-// Torch's stores have no deadlines (a TCPStore whose server is stopped never answers), so each call is made in a thread
-// of its own. One that takes longer than its deadline is Error{timeout}, and its thread stays behind until the store
-// answers, or the process ends; what it asked for may still be done then.
+// Torch's stores have no deadlines (a TCPStore whose server is stopped never answers), so each call runs in a separate
+// thread. One that exceeds its deadline is Error{timeout}, and its thread remains until the store answers, or the
+// process ends; the operation may still take effect then.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
@@ -22,7 +21,7 @@ class TorchStore final : public Store {
   Bytes get(std::string_view key, Deadline deadline) override;
   std::int64_t add(std::string_view key, std::int64_t delta, Deadline deadline) override;
   Bytes compare_set(std::string_view key, ByteView expected, ByteView desired, Deadline deadline) override;
-  // All keys are missing, as far as one can know, if the other store does not answer.
+  // All keys count as missing if the other store does not answer.
   std::vector<std::string> wait(const std::vector<std::string>& keys, Deadline deadline) override;
   bool check(const std::vector<std::string>& keys, Deadline deadline) override;
   bool remove(std::string_view key, Deadline deadline) override;

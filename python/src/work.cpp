@@ -86,7 +86,7 @@ void TorchWork::tell(c10::ivalue::Future& future) {
 }
 
 int TorchWork::sourceRank() const {
-  TORCH_CHECK(started_.source, "only a message that was received has a source rank");
+  TORCH_CHECK(started_.source, "only a received message has a source rank");
   return started_.source();
 }
 
@@ -175,7 +175,7 @@ std::exception_ptr as_torch_error(const std::exception_ptr& error) {
       if (lockstep_error.kind() == ErrorKind::invalid_argument) C10_THROW_ERROR(ValueError, lockstep_error.what());
       std::string text = lockstep_error.what();
       if (lockstep_error.kind() == ErrorKind::timeout) {
-        text += "; a group's timeout is that of init_process_group() or new_group()";
+        text += "; the timeout of a group is set in init_process_group() or new_group()";
       }
       C10_THROW_ERROR(DistBackendError, text);
     }

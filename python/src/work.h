@@ -1,8 +1,8 @@
-// A TorchWork is a lockstep::Work as torch knows works: waited for, polled, or followed through a Future.
-// Backend -> TorchWork -> Python. Thread-safe. wait() blocks; failures reach Python as DistBackendError (ValueError
-// for arguments).
+// A TorchWork presents a lockstep::Work as a c10d::Work: waited for, polled, or followed through a Future. Backend ->
+// TorchWork -> Python. Thread-safe. wait() blocks; failures reach Python as DistBackendError (ValueError for
+// arguments).
 //
-// A Completer brings Futures to their end while nobody waits.
+// A Completer completes Futures while nobody waits.
 #pragma once
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
@@ -86,9 +86,9 @@ class Completer {
   std::vector<std::jthread> threads_;  // protected by the state's mutex; the first is made with the first work
 };
 
-// What Python is to see instead of an Error.
+// The exception that Python sees instead of an Error.
 std::exception_ptr as_torch_error(const std::exception_ptr& error);
-// Runs `call`; what it throws leaves as torch's kind of error.
+// Runs `call`; rethrows its exceptions as torch's kind of error.
 template <class Call>
 auto with_torch_errors(Call&& call) {
   try {

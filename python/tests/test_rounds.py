@@ -69,7 +69,7 @@ class RoundsTest(unittest.TestCase):
             (missing,) = {0, 1, 2} - set(present)
             for error in meeting.result():
                 self.assertIsInstance(error, dist.DistBackendError)
-                self.assertIn(f"rank {missing} did not come", str(error))
+                self.assertIn(f"rank {missing} did not join", str(error))
 
     def test_two_processes_as_one_rank(self):
         store = dist.HashStore()
@@ -89,7 +89,7 @@ class RoundsTest(unittest.TestCase):
         for timeout in (timedelta.max, timedelta(0)):
             (error,) = meet(dist.HashStore(), [(0, 1)], timeout)
             self.assertIsInstance(error, ValueError)
-            self.assertIn("it has to be positive", str(error))
+            self.assertIn("it must be positive", str(error))
 
 
 class TorchrunTest(unittest.TestCase):

@@ -42,9 +42,9 @@ class Carrier {
   virtual ~Carrier() = default;
 
   virtual std::string_view name() const = 0;
-  // Memory of so many bytes for the next run(), until the next call. What it holds is not specified.
+  // Memory of that many bytes for the next run(), until the next call. Its contents are unspecified.
   virtual CarrierBuffers buffers(std::size_t input_bytes, std::size_t output_bytes) = 0;
-  // Between such memory and the tensors' own, or a plain variable. That may lie in a GPU's memory if the next says so.
+  // Copies between such memory and the tensors' own (on a GPU if reads_device_memory()), or a plain variable.
   virtual void copy(std::byte* to, const std::byte* from, std::size_t bytes) = 0;
   virtual bool reads_device_memory() const { return false; }
   // Blocks until the output is complete or the deadline has passed. Error{timeout}, {peer_lost} or {internal}, which

@@ -36,14 +36,16 @@ bool CarrierEngine::supports(OpKind kind, ReduceOp op, DType dtype) const {
 void CarrierEngine::check(const Collective& collective) const {
   check_arguments(collective, rank(), size());
   if (!supports(collective.kind, collective.reduce, collective.dtype)) {
-    throw Error(ErrorKind::invalid_argument,
-                fmt::format("{}: {} has no {} of {}; the backend native has", to_string(collective.kind), name(),
-                            to_string(collective.reduce), to_string(collective.dtype)),
-                {.rank = rank(), .operation = std::string(to_string(collective.kind))});
+    throw Error(
+        ErrorKind::invalid_argument,
+        fmt::format("{}: the backend {} does not support {} of {}; the backend native does", to_string(collective.kind),
+                    name(), to_string(collective.reduce), to_string(collective.dtype)),
+        {.rank = rank(), .operation = std::string(to_string(collective.kind))});
   }
   if (traits_of(collective.kind).reduces && collective.order == Order::tree && size() > 2) {
     throw Error(ErrorKind::invalid_argument,
-                fmt::format("{}: {} cannot add as a tree; the backend native can", to_string(collective.kind), name()),
+                fmt::format("{}: the backend {} does not support Order::tree for more than 2 ranks; native does",
+                            to_string(collective.kind), name()),
                 {.rank = rank(), .operation = std::string(to_string(collective.kind))});
   }
 }

@@ -2,8 +2,8 @@
 // lack: ranks compare signatures before data moves, errors have a kind and name ranks, and what the library cannot
 // reduce is refused before anything is sent. Data passes through the carrier's buffers in rounds of bounded size.
 //
-// Such libraries do not say who is missing, or why a connection ended. The group's messenger knows more: it is asked
-// for whom a call waits, and whether a rank that is gone has left or died.
+// Such libraries do not report which rank is missing, or why a connection ended. The group's messenger does: it is
+// asked for which rank a call waits, and whether a rank that is gone has left or died.
 //
 // Reductions need not add up in rank order: that is the library's affair, and results may differ in the last bit from
 // those of the native engines, and from library to library. Thread rule: as Engine.
@@ -31,7 +31,7 @@ using MakeCarrier = std::unique_ptr<Carrier> (*)(const CarrierSite& site, Deadli
 
 class CarrierEngine final : public EngineBase {
  public:
-  // Blocks until the carriers of all ranks have met. What the carrier throws; Error{timeout}.
+  // Blocks until the carriers of all ranks are connected. Throws what the carrier throws, or Error{timeout}.
   CarrierEngine(const CarrierSite& site, MakeCarrier make, Reductions reductions, Deadline deadline);
 
   std::string_view name() const override { return carrier_->name(); }
@@ -67,7 +67,7 @@ class CarrierEngine final : public EngineBase {
   Error fail(const Operation& operation, const Error& error) override;
   void tell_abort(const Error& error) noexcept override;
 
-  // Says in the log for whom a call waits, in a thread of its own: the caller's is in the library.
+  // Logs for which rank a call waits, in a separate thread: the caller's is inside the library.
   void report_waits(std::stop_token stop);
   std::string missing_in(std::uint64_t sequence) const;
   void ask_all() noexcept;
@@ -75,7 +75,7 @@ class CarrierEngine final : public EngineBase {
   Error with_health(const Error& why, const PostedErrors::All& posted, const Signature& signature) const;
   void throw_if_aborted();
   void check_alive(Deadline deadline);
-  // Throws Error{desync} unless all ranks came with this signature; is_aligned_ then says whether they can go on.
+  // Throws Error{desync} unless all ranks gave this signature; is_aligned_ then says whether they can continue.
   void compare_signatures(const Signature& mine, Deadline deadline);
   void warn_of_other_line(const std::vector<Signature>& all, const Signature& mine);
   // In the background, since the store may not answer.

@@ -1,6 +1,6 @@
-// What libtorch's ProcessGroupGloo.hpp needs to know of Gloo, whose headers libtorch does not bring along although its
-// library contains it. The build lets the headers that it asks for stand for this one. Declarations only: objects of
-// these classes are made, and virtual functions of Store called, inside libtorch alone.
+// The declarations of Gloo that libtorch's ProcessGroupGloo.hpp needs: libtorch's library contains Gloo, but it does
+// not ship Gloo's headers. The build makes the headers that it includes resolve to this one. Declarations only:
+// libtorch alone creates objects of these classes and calls virtual functions of Store.
 #pragma once
 
 #include <chrono>

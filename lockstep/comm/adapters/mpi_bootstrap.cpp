@@ -53,7 +53,8 @@ std::string from_rank_zero(const std::string& text, Deadline deadline) {
   head = broadcast(std::move(head), deadline);
   std::memcpy(&length, head.data(), sizeof length);
   if (length > kMostBytes) {
-    throw Error(ErrorKind::corrupt_data, "MPI brought a text of " + std::to_string(length) + " bytes from rank 0");
+    throw Error(ErrorKind::corrupt_data, "rank 0 sent an address of " + std::to_string(length) +
+                                             " bytes over MPI, at most " + std::to_string(kMostBytes) + " are allowed");
   }
   std::vector<char> body(text.begin(), text.end());
   body.resize(length);

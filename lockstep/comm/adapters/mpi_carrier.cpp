@@ -172,8 +172,8 @@ class MpiCarrier final : public Carrier {
     }
     if (processes < size_) {
       throw Error(ErrorKind::invalid_argument, "the backend mpi: the group has " + std::to_string(size_) +
-                                                   " ranks, and MPI started " + std::to_string(processes) +
-                                                   "; start them with the mpirun of the MPI that this program links");
+                                                   " ranks, but MPI started " + std::to_string(processes) +
+                                                   "; use the mpirun of the MPI that this program is linked with");
     }
     const std::string prefix = "mpi/" + site.group + "/";
     site.store->set(prefix + std::to_string(rank_), std::to_string(mine), deadline);
@@ -224,7 +224,7 @@ class MpiCarrier final : public Carrier {
       }
       if (done != 0) return;
       const TimePoint now = steady_clock().now();
-      if (deadline.expired(now)) throw Error(ErrorKind::timeout, "MPI has not finished by the deadline");
+      if (deadline.expired(now)) throw Error(ErrorKind::timeout, "MPI did not finish before the deadline");
       if (now >= look) {
         check_alive_(deadline);
         look = steady_clock().now() + kPatience;

@@ -22,8 +22,8 @@ MpiProcess::MpiProcess() {
   }
   if (provided < MPI_THREAD_SERIALIZED) {
     throw Error(ErrorKind::invalid_argument,
-                "the backend mpi needs MPI_THREAD_SERIALIZED, and this process's MPI gives less; call MPI_Init_thread "
-                "with it, or leave starting MPI to Lockstep");
+                "the backend mpi needs MPI_THREAD_SERIALIZED, but MPI provides less in this process; pass it to "
+                "MPI_Init_thread, or leave it to Lockstep to initialize MPI");
   }
 }
 

@@ -1,5 +1,5 @@
-// MpiProcess is MPI as this process has it: started once, with the first group that wants it, and finalised when the
-// program ends in peace. MpiCarrier -> MpiProcess -> libmpi. Thread-safe: MPI is called under its lock, so that MPI
+// MpiProcess is the MPI of this process: initialised once, with the first group that needs it, and finalised when the
+// program ends normally. MpiCarrier -> MpiProcess -> libmpi. Thread-safe: MPI is called under its lock, so that MPI
 // need only serialise (MPI_THREAD_SERIALIZED). May block while MPI starts.
 #pragma once
 
@@ -18,7 +18,7 @@ class MpiProcess {
   static MpiProcess& instance();
 
   std::mutex& mutex() { return mutex_; }
-  // A group has failed: the others may never reach MPI_Finalize, so that this process must not wait for them there.
+  // A group has failed: other ranks may never reach MPI_Finalize, so this process must not wait for them there.
   void leave_unfinalized() { finalize_ = false; }
 
  private:

@@ -52,7 +52,7 @@ class NcclCarrier final : public Carrier {
   void copy(std::byte* to, const std::byte* from, std::size_t bytes) override {
     const c10::cuda::CUDAGuard guard(device_);
     // The default kind tells by the addresses where both sides lie.
-    check(cudaMemcpy(to, from, bytes, cudaMemcpyDefault), "a copy");
+    check(cudaMemcpy(to, from, bytes, cudaMemcpyDefault), "cudaMemcpy");
   }
 
   void run(const CarrierCall& call, Deadline deadline) override {
@@ -62,7 +62,7 @@ class NcclCarrier final : public Carrier {
     TimePoint look = steady_clock().now() + kLookEvery;
     while (!with_translated_errors(nccl_error, [&] { return work->isCompleted(); })) {
       const TimePoint now = steady_clock().now();
-      if (deadline.expired(now)) throw Error(ErrorKind::timeout, "NCCL has not finished by the deadline");
+      if (deadline.expired(now)) throw Error(ErrorKind::timeout, "NCCL did not finish before the deadline");
       if (now >= look) {
         check_alive_(deadline);
         look = steady_clock().now() + kLookEvery;
@@ -104,7 +104,7 @@ class NcclCarrier final : public Carrier {
 
 std::unique_ptr<Carrier> make_nccl_carrier(const CarrierSite& site, Deadline deadline) {
   if (c10::cuda::device_count() == 0) {
-    throw Error(ErrorKind::invalid_argument, "the backend nccl needs a GPU, and this process sees none");
+    throw Error(ErrorKind::invalid_argument, "the backend nccl needs a GPU, but this process sees none");
   }
   return with_translated_errors(nccl_error, [&] { return std::make_unique<NcclCarrier>(site, deadline); });
 }

@@ -27,7 +27,7 @@ c10d::ReduceOp::RedOpType operation_of(ReduceOp op) {
     case ReduceOp::bor: return c10d::ReduceOp::BOR;
     case ReduceOp::bxor: return c10d::ReduceOp::BXOR;
   }
-  throw Error(ErrorKind::internal, "no such reduction");
+  throw Error(ErrorKind::internal, "unknown reduction");
 }
 
 // Of bool, which is bytes of 0 and 1 to these libraries, sum means "or" and product "and".
@@ -51,7 +51,7 @@ Reduction reduction_of(ReduceOp op, DType dtype) {
     case DType::boolean: return {at::kByte, operation_of_bool(op)};
     case DType::c64: return {at::kFloat, operation, 2};
     case DType::c128: return {at::kDouble, operation, 2};
-    default: throw Error(ErrorKind::internal, "libtorch's groups do not reduce " + std::string(to_string(dtype)));
+    default: throw Error(ErrorKind::internal, "libtorch's groups cannot reduce " + std::string(to_string(dtype)));
   }
 }
 
@@ -170,7 +170,7 @@ WorkPtr start_call(c10d::Backend& backend, const CarrierCall& call, at::Device d
       options.rootRank = call.root;
       return backend.scatter(outputs, inputs, options);
     }
-    default: throw Error(ErrorKind::internal, "a carrier has no " + std::string(to_string(call.kind)));
+    default: throw Error(ErrorKind::internal, "no carrier supports " + std::string(to_string(call.kind)));
   }
 }
 

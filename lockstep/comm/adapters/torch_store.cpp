@@ -36,7 +36,7 @@ bool TorchStoreView::deleteKey(const std::string& key) { return store_->remove(k
 bool TorchStoreView::check(const std::vector<std::string>& keys) { return store_->check(keys, deadline()); }
 
 std::int64_t TorchStoreView::getNumKeys() {
-  throw Error(ErrorKind::internal, "libtorch asked how many keys the job's store holds, which the store does not tell");
+  throw Error(ErrorKind::internal, "libtorch called getNumKeys(), which the job's store does not support");
 }
 
 void TorchStoreView::wait(const std::vector<std::string>& keys) { wait(keys, timeout_); }
@@ -44,7 +44,7 @@ void TorchStoreView::wait(const std::vector<std::string>& keys) { wait(keys, tim
 void TorchStoreView::wait(const std::vector<std::string>& keys, const Milliseconds& timeout) {
   const std::vector<std::string> missing = store_->wait(keys, Deadline::after(timeout));
   if (missing.empty()) return;
-  throw Error(ErrorKind::timeout, "nobody has set \"" + missing.front() + "\" in the job's store");
+  throw Error(ErrorKind::timeout, "no process has set \"" + missing.front() + "\" in the job's store");
 }
 
 }  // namespace lockstep::internal

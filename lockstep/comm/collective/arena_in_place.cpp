@@ -80,13 +80,13 @@ void InPlaceReduction::list_segments(int peer, const Collective& c, const Signat
     total += ref.bytes;
   }
   if (total != c.count * element) {
-    throw damaged(peer, signature, fmt::format("{} bytes where {} belong", total, c.count * element));
+    throw damaged(peer, signature, fmt::format("{} bytes instead of {}", total, c.count * element));
   }
 }
 
 Error InPlaceReduction::damaged(int peer, const Signature& signature, std::string_view posted) const {
   return Error(ErrorKind::corrupt_data,
-               fmt::format("shared memory was corrupted by a process of this node: {} posted {} in {}, as {} sees it",
+               fmt::format("shared memory was corrupted by a process of this node: {} posted {} in {}, as seen by {}",
                            arena_.peer_name(peer), posted, describe(signature), arena_.peer_name(arena_.rank())),
                {.rank = arena_.rank(),
                 .peer = peer,

@@ -1,10 +1,10 @@
-// A CallMeter tells how long the collectives of an engine have waited for ranks, and how long they have moved data.
+// A CallMeter measures how long the collectives of an engine have waited for ranks, and how long they have moved data.
 // engine -> CallMeter -> group -> times of training steps. One thread at a time writes; any thread may read. Nothing
 // blocks; a change of state costs some nanoseconds.
 //
-// A collective waits until all ranks that this one needs have come to it, as far as this rank can see that:
-//   arena      the ranks have posted; of a small collective, all until its end counts as waiting
-//   links      their signatures have come; in a tree all until its end counts as waiting
+// A collective waits until all ranks that this one needs have entered it, as far as this rank can see that:
+//   arena      the ranks have posted; a small collective counts as waiting until its end
+//   links      their signatures have arrived; in a tree it counts as waiting until its end
 //   carrier    the exchange of signatures is over
 // Then it moves. A collective that is posted and that nobody waits for yet does neither.
 #pragma once
@@ -41,7 +41,7 @@ class CallMeter {
   }
   void change(State state, TimePoint now);
 
-  // Odd while the words below change; those are released one by one, so a reader that sees a new one sees that, too.
+  // Odd while the words below change; those are released one by one, so a reader that sees a new one also sees this.
   std::atomic<std::uint32_t> version_{0};
   std::atomic<std::uint32_t> state_{kResting};
   std::atomic<std::int64_t> since_ns_{0};

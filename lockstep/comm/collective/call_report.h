@@ -1,5 +1,5 @@
-// A CallReport is what ranks exchange once they have found that they make different calls: the text of the name, of
-// which a signature has only a hash, and what failed on a rank before, which is often the reason. Values; pure.
+// A CallReport is what ranks exchange once they have found that they make different calls: the text of the name (a
+// signature has only its hash), and what failed on a rank before, which is often the reason. Values; pure.
 #pragma once
 
 #include <cstddef>

@@ -22,11 +22,11 @@ void check_segments(const Collective& collective, const char* which, std::span<c
   for (std::size_t i = 0; i < segments.size(); ++i) {
     const Segment& segment = segments[i];
     if (segment.bytes % element != 0) {
-      refuse(collective, fmt::format("{} segment {} has {} bytes, which is no multiple of {} ({})", which, i,
+      refuse(collective, fmt::format("{} segment {} has {} bytes, which is not a multiple of {} ({})", which, i,
                                      segment.bytes, element, to_string(collective.dtype)));
     }
     if (segment.bytes != 0 && segment.data == nullptr) {
-      refuse(collective, fmt::format("{} segment {} of {} bytes has no memory", which, i, segment.bytes));
+      refuse(collective, fmt::format("{} segment {} of {} bytes is a null pointer", which, i, segment.bytes));
     }
     if (traits_of(collective.kind).reduces && reinterpret_cast<std::uintptr_t>(segment.data) % element != 0) {
       refuse(collective, fmt::format("{} segment {} is not aligned to {} bytes ({})", which, i, element,
@@ -43,11 +43,11 @@ void check_segments(const Collective& collective, const char* which, std::span<c
 
 void check_reduction(const Collective& collective) {
   if (collective.reduce > ReduceOp::bxor) {
-    refuse(collective, fmt::format("no such reduction: {}", static_cast<int>(collective.reduce)));
+    refuse(collective, fmt::format("unknown reduction: {}", static_cast<int>(collective.reduce)));
   }
   if (supports(collective.reduce, collective.dtype)) return;
   if (collective.reduce == ReduceOp::avg) {
-    refuse(collective, fmt::format("avg needs a floating-point type, not {}; use sum and divide as you mean it",
+    refuse(collective, fmt::format("avg needs a floating-point type, not {}; use sum and divide the result",
                                    to_string(collective.dtype)));
   }
   refuse(collective, fmt::format("{} of {} is not defined", to_string(collective.reduce), to_string(collective.dtype)));
@@ -56,7 +56,7 @@ void check_reduction(const Collective& collective) {
 void check_all_to_all(const Collective& collective, int rank, int size) {
   const auto n = static_cast<std::size_t>(size), me = static_cast<std::size_t>(rank);
   if (collective.counts.size() != n * n || collective.count != 0) {
-    refuse(collective, fmt::format("{} counts, {} are needed for {} ranks", collective.counts.size(), n * n, size));
+    refuse(collective, fmt::format("got {} counts, {} are needed for {} ranks", collective.counts.size(), n * n, size));
   }
   const std::uint64_t most = std::numeric_limits<std::uint64_t>::max() / 2 / element_size(collective.dtype) / n;
   std::uint64_t sent = 0, received = 0;
@@ -82,7 +82,7 @@ void check_arguments(const Collective& collective, int rank, int size) {
     return;
   }
   const std::size_t element = element_size(collective.dtype);
-  if (element == 0) refuse(collective, fmt::format("no such element type: {}", static_cast<int>(collective.dtype)));
+  if (element == 0) refuse(collective, fmt::format("unknown element type: {}", static_cast<int>(collective.dtype)));
   const auto ranks = static_cast<std::uint64_t>(size);
   if (collective.count > std::numeric_limits<std::uint64_t>::max() / 2 / element / ranks) {
     refuse(collective,
@@ -91,7 +91,8 @@ void check_arguments(const Collective& collective, int rank, int size) {
   if (op.reduces) {
     check_reduction(collective);
     if (collective.order == Order::tree && !op.has_tree(size)) {
-      refuse(collective, fmt::format("a tree needs all ranks, and a power of two of them; this group has {}", size));
+      refuse(collective,
+             fmt::format("Order::tree needs all ranks, and a power of two of them; this group has {}", size));
     }
   }
   if (op.has_root() && (collective.root < 0 || collective.root >= size)) {

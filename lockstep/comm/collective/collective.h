@@ -19,7 +19,7 @@ struct Segment {
   std::size_t bytes = 0;
 };
 
-// What is in `input` and `output`, for `count` elements and n ranks, is in kOpTable. They may not overlap, except that
+// kOpTable says what `input` and `output` hold, for `count` elements and n ranks. They may not overlap, except that
 // all_gather's input may be its own part of the output, and reduce_scatter's output may be its own part of the input.
 struct Collective {
   OpKind kind = OpKind::barrier;
@@ -28,11 +28,11 @@ struct Collective {
   DType dtype = DType::u8;
   int root = 0;
   std::uint64_t count = 0;
-  // What the caller calls this data (a bucket, a tensor's name), as note_name() returned it; 0: nameless. And a number
-  // that goes with it, which may be another one each time. Ranks must agree on both.
+  // The caller's name of this data (a bucket, a tensor's name), as note_name() returned it; 0: nameless. And a number
+  // that goes with it, which may change from call to call. Ranks must agree on both.
   std::uint64_t name = 0;
   std::uint64_t number = 0;
-  // Of the source, where the call is, for those that have no name; 0: not known. See CallSites.
+  // The source line of a call without a name; 0: not known. See CallSites.
   std::uint16_t line = 0;
   std::span<const Segment> input = {};
   std::span<const Segment> output = {};

@@ -21,9 +21,9 @@ namespace lockstep::internal {
 
 class ArenaHeap;
 
-// What becomes of an engine whose ranks found that they came with different calls, before any data moved.
+// What an engine does after ranks made different calls, which is found before any data moves.
 //   go_on        every rank gets Error{desync} from that call, and their next calls work
-//   stay_failed  the engine stays failed, as after any other error
+//   stay_failed  the engine remains failed, as after any other error
 enum class AfterMismatch { go_on, stay_failed };
 
 class Engine {
@@ -36,8 +36,8 @@ class Engine {
 
   // Whether segments may lie in a GPU's memory as well as in the host's.
   virtual bool reads_device_memory() const { return false; }
-  // Memory that all ranks can read and write: collectives on it move the least bytes, and poll() carries them on. Null
-  // where there is none; then collectives make progress in wait() only.
+  // Memory that all ranks can read and write: collectives on it move the least bytes, and poll() advances them. Null if
+  // there is none; then collectives make progress in wait() only.
   virtual std::shared_ptr<ArenaHeap> heap() const { return nullptr; }
 
   // Starts a collective and returns its number. All ranks post with equal signatures in the same order. The result is
@@ -45,21 +45,21 @@ class Engine {
   // rank order, float16 and bfloat16 accumulated in float32 and rounded once, and avg divides that by n at the end; or
   // else the collective's own Order.
   //
-  // Other ranks may write to the memory that it names until it is finished, whoever waits for it: `keeps` owns that
-  // memory and is held until then. Blocks, until the deadline, only while as many others are unfinished as the engine
-  // can hold. Error{invalid_argument} before anything is sent; in a child that was forked since, always.
+  // Other ranks may write to the memory that it names until it is finished, even if nobody waits: `keeps` owns that
+  // memory and is held until then. Blocks, until the deadline, only while the engine cannot hold more unfinished
+  // collectives. Error{invalid_argument} before anything is sent; in a child that was forked since, always.
   virtual std::uint64_t post(const Collective& collective, Deadline deadline,
                              std::shared_ptr<const void> keeps = nullptr) = 0;
-  // True if nothing is left unfinished.
+  // Returns true if no collective is unfinished.
   virtual bool poll() = 0;
   // Blocks until this collective and all before it are finished, and this rank's output is complete. Errors: desync
   // (every rank gets it), peer_lost naming the rank, timeout naming the missing ranks, aborted. After any of them the
-  // engine stays failed, and every call rethrows it.
+  // engine remains failed, and every call rethrows it.
   virtual void wait(std::uint64_t number, Deadline deadline) = 0;
-  // Both, and the one call that a desync can leave the engine whole after: see AfterMismatch.
+  // post() and wait(); the only call after whose desync the engine can remain usable: see AfterMismatch.
   virtual void run(const Collective& collective, Deadline deadline) = 0;
 
-  // Whether it can be done; asking sends nothing. What cannot, post() refuses with Error{invalid_argument} before
+  // Whether the engine supports it; asking sends nothing. post() refuses all others with Error{invalid_argument} before
   // anything is sent.
   virtual bool supports(OpKind kind, ReduceOp op, DType dtype) const { return lockstep::supports(kind, op, dtype); }
 
@@ -70,19 +70,18 @@ class Engine {
   // Where it records its collectives.
   void set_flight_log(FlightLog log) { flight_log_ = std::move(log); }
   const FlightLog& flight_log() const { return flight_log_; }
-  // Whom it asks about ranks that do not come (borrowed; null: nobody). An engine whose ranks see each other needs
-  // none.
+  // The detector to ask about missing ranks (borrowed; null: none). An engine whose ranks see each other needs none.
   virtual void set_failure_detector(FailureDetector* detector) { static_cast<void>(detector); }
   // The same on all ranks.
   virtual void set_after_mismatch(AfterMismatch after) { after_mismatch_ = after; }
   virtual void set_call_sites(CallSites sites) { call_sites_ = sites; }
-  // How long a call may wait until it says in the log for whom; see WaitReports.
+  // How long a call may wait until it logs the missing ranks; see WaitReports.
   virtual void set_first_report(Duration first) { static_cast<void>(first); }
 
   // How long its collectives take; any thread may ask.
   const CallMeter& meter() const { return meter_; }
 
-  // What failed on this rank outside of collectives; other ranks quote it. A run() that succeeds clears it.
+  // What failed on this rank outside of collectives; other ranks quote it. A successful run() clears it.
   const std::shared_ptr<FailureNote>& failure_note() const { return failure_note_; }
 
  protected:

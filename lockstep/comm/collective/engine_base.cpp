@@ -124,7 +124,7 @@ void EngineBase::end(const Error& error) {
   failure_ = fail(operation(oldest_), error);
   // Nobody goes on without that rank. Other errors a program may survive.
   if (failure_->kind() == ErrorKind::peer_lost) {
-    failure_note_->note_in_whole("a part of the group, in which ranks have numbers of their own", failure_->what());
+    failure_note_->note_in_whole("a subgroup, which numbers its ranks separately", failure_->what());
   }
   meter_.rests(tsc_clock().now());
   for (std::uint64_t number = oldest_; number != next_; ++number) {

@@ -55,7 +55,7 @@ class EngineBase : public Engine {
     std::optional<Error> error;         // that the engine has survived
   };
 
-  // This rank waits in an operation, the oldest, for others to come to it.
+  // This rank waits in an operation, the oldest, until others enter it.
   void begin_wait(const Operation& operation);
   // Ends an operation. The time of it.
   TimePoint finish(Operation& operation);
@@ -80,7 +80,7 @@ class EngineBase : public Engine {
   virtual void advance(Operation& /*operation*/) {}
   // Blocks until advance() can do something for one of the unfinished ones, or finishes the operation, the oldest.
   virtual void await(Operation& operation, Deadline deadline) = 0;
-  // The engine has failed: tells the other ranks, and returns what callers are to see.
+  // The engine has failed: notifies the other ranks, and returns the error for callers.
   virtual Error fail(const Operation& operation, const Error& error) = 0;
   virtual void tell_abort(const Error& error) noexcept = 0;
 

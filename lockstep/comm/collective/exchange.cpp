@@ -110,7 +110,7 @@ Error Exchange::settle_difference(const Error& seen) {
     is_aligned_ = realigned.is_aligned;
     return std::move(realigned.error);
   } catch (const Error& error) {  // some rank does not come, or has gone
-    const Error last(ErrorKind::desync, fmt::format("{}; the group cannot go on: {}", seen.what(), error.what()),
+    const Error last(ErrorKind::desync, fmt::format("{}; the group cannot continue: {}", seen.what(), error.what()),
                      seen.detail());
     mesh_.abort(last);
     return last;

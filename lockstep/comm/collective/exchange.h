@@ -42,7 +42,7 @@ class Exchange {
   // Sleeps until advance() may have something to do, or until `limit`. Throws what the Mesh throws.
   void wait(Deadline limit);
   // Makes the error of advance() or wait() known to the other ranks, as far as they wait for this one's signature, and
-  // returns what is to be told. Blocks: after a difference until all ranks have realigned, 5 s at most; else 0.1 s.
+  // returns the one to report. Blocks: after a difference until all ranks have realigned, 5 s at most; else 0.1 s.
   Error settle(const Error& error);
 
   // After Error{desync}: whether all ranks have it, and their next calls find the links as if nothing had been.
@@ -55,9 +55,9 @@ class Exchange {
   void set_first_report(Duration first) { monitor_.set_first_report(first); }
   // What failed on this rank, for the others' errors. Borrowed.
   void set_failure_note(const FailureNote* note) { links_.set_failure_note(note); }
-  // Told when all ranks that this one needs have come to a collective. Borrowed.
+  // Notified when all ranks that this one needs have entered a collective. Borrowed.
   void set_meter(CallMeter* meter) { meter_ = meter; }
-  // Whom to ask about ranks that do not come. Borrowed; null: nobody.
+  // The detector to ask about missing ranks. Borrowed; null: none.
   void set_failure_detector(FailureDetector* detector) { monitor_.set_failure_detector(detector); }
 
  private:

@@ -1,6 +1,6 @@
-// How two ranks of a link find the place from which both go on, after they have come with different calls and one of
-// them, or both, have sent a part of their data: each ends with a marker and its account, and throws away what comes
-// before the other's marker. Pure; one thread.
+// How two ranks of a link find the position from which both continue, after they made different calls and one of them,
+// or both, have sent a part of their data: each ends with a marker and its account, and discards what arrives before
+// the other's marker. Pure; one thread.
 #pragma once
 
 #include <array>
@@ -13,8 +13,7 @@
 
 namespace lockstep::internal {
 
-// 32 bytes that no data holds but by an accident less likely than any other. Another one for each collective and
-// direction.
+// 32 bytes that data contains with negligible probability only. A different one for each collective and direction.
 using Marker = std::array<std::byte, 32>;
 Marker marker_of(std::uint64_t generation, std::uint64_t sequence, int from, int to);
 

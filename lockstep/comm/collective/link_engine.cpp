@@ -9,7 +9,7 @@ const LinkTuning& check_tuning(const LinkTuning& tuning) {
   if (tuning.chunk_bytes == 0 || tuning.chunk_bytes % 64 != 0 || tuning.window_chunks == 0) {
     throw Error(ErrorKind::invalid_argument,
                 fmt::format("chunks of {} bytes, {} to a window: a chunk must be a multiple of "
-                            "64 bytes, and a window not empty",
+                            "64 bytes, and a window at least one chunk",
                             tuning.chunk_bytes, tuning.window_chunks));
   }
   return tuning;

@@ -29,8 +29,8 @@ struct LinkTuning {
   // Up to this size every rank sends everything to everybody, which takes one exchange instead of two, or all goes in a
   // tree.
   std::size_t small_bytes = std::size_t{16} << 10;
-  // A group has trees from so many ranks on: if ranks share nodes, and if each has one of its own. Among the latter a
-  // tree is not only fewer messages, but also more of them one after the other.
+  // A group has trees from this many ranks on: if ranks share nodes, and if each has a separate node. In the latter
+  // case a tree is not only fewer messages, but also more of them in sequence.
   int tree_ranks = 4;
   int tree_lone_ranks = 8;
   // After this long a rank of a tree sends its signature to all others, and reads theirs.

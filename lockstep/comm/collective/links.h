@@ -1,12 +1,12 @@
-// Links are the streams to all peers in one collective after the other, with this rank's signature in front of each.
+// Links are the streams to all peers in one collective after the other; each begins with this rank's signature.
 // Exchange -> Links -> Mesh.
 //
 // While signatures are missing, what arrives is kept in scratch memory or left in the stream: nothing is written to the
 // caller's output before all have been compared.
 //
-// In a tree a rank speaks to its neighbours only. tell_all() has it send its signature to all others, too, and read
-// theirs: the announcement of a signature, without data. A peer reads it later or earlier, perhaps in another
-// collective: it is known by its sequence number. One thread at a time; never blocks.
+// In a tree a rank exchanges data with its neighbours only. tell_all() makes it send its signature to all others, too,
+// and read theirs: the announcement of a signature, without data. A peer reads it later or earlier, perhaps in another
+// collective: its sequence number identifies it. One thread at a time; never blocks.
 #pragma once
 
 #include <cstddef>
@@ -50,7 +50,7 @@ class Links {
   // What the mesh is to wait for. Overwrites the list.
   void list_interests(std::vector<Mesh::Interest>& interests);
 
-  // Who is spoken to, the next neighbour first, so that not all send to the same one.
+  // The peers in use, the next neighbour first, so that not all send to the same one.
   const std::vector<int>& peers() const { return peers_; }
   std::span<PeerStream> streams() { return streams_; }
   PeerStream& stream(int peer) { return streams_[static_cast<std::size_t>(peer)]; }

@@ -100,12 +100,12 @@ Error desync_error(int rank, std::vector<CallSide> sides) {
     failures += fmt::format("; before that, {} failed in {}", side.who, side.account.failure);
   }
   const char* hint =
-      other_generation ? "one of them belongs to an earlier start of this job"
+      other_generation ? "one of them belongs to an earlier attempt of this job"
       : differ_by_backward(sides)
-          ? "a rank has left out a backward through ddp(...), or has made one more, or a forward that it "
-            "does not train on. All ranks must make the same ones; a forward that is not trained on "
-            "belongs under NoGradGuard or no_sync()"
-      : look_alike(sides) ? "their signatures differ in a reserved field, which was damaged on its way"
+          ? "a rank has skipped a backward through ddp(...), or has made an extra one, or a forward without a "
+            "backward. All ranks must make the same ones; a forward without a backward belongs under "
+            "NoGradGuard or no_sync()"
+      : look_alike(sides) ? "their signatures differ in a reserved field, which was corrupted in transit"
                           : "all ranks must make the same calls in the same order";
   const Signature& mine = sides.front().signature;
   return Error(ErrorKind::desync,
@@ -140,9 +140,8 @@ PeerFailure departure_in(const Signature& wanted, const std::string& name, Depar
 
 std::string describe_other_line(const std::string& who, const Signature& theirs, const Signature& mine) {
   return fmt::format(
-      "{} calls {} in line {} of its program, this rank does so in line {}. If they are not meant to be the same call, "
-      "their data are mixed "
-      "up: give calls a name (CallOptions::name), or set GroupOptions::call_sites to must_match",
+      "{} calls {} in line {} of its source, this rank in line {}. If they are not meant to be the same call, "
+      "their data is mixed up: give calls a name (CallOptions::name), or set GroupOptions::call_sites to must_match",
       who, describe(theirs), theirs.line, mine.line);
 }
 

@@ -32,7 +32,7 @@ enum class OpKind : std::uint8_t {  // the collectives
 //   one          count elements
 //   all          n parts of count elements, one for each rank, in rank order
 //   all_on_root  the same on the root, nothing elsewhere
-//   counted      a part for each rank, of the size that Collective::counts tells
+//   counted      a part for each rank, of the size in Collective::counts
 enum class Extent : std::uint8_t { none, one, all, all_on_root, counted };
 
 // What the rank that is called the root does.
@@ -76,15 +76,15 @@ struct OpTraits {
     if (root == Root::sends) return {root_rank, root_rank + 1};
     return {0, from == From::all ? ranks : from == From::up_to_own ? rank + 1 : rank};
   }
-  // Whether so many ranks can reduce as Order::tree has it.
+  // Whether this number of ranks can reduce in Order::tree.
   constexpr bool has_tree(int ranks) const {
     return from == From::all && std::has_single_bit(static_cast<unsigned>(ranks));
   }
 };
 
-// By kind. Lists of segments are read as if joined. What is worked on in place is in the output, and there is no input:
-// a broadcast's is read on the root and written elsewhere, and a reduce leaves there what it pleases, but on the root.
-// An all_to_all's counts tell what goes from each rank to each.
+// By kind. Lists of segments are read as if joined. Operations in place use the output, and have no input: a
+// broadcast's is read on the root and written elsewhere, and a reduce leaves it unspecified except on the root. An
+// all_to_all's counts say what goes from each rank to each.
 inline constexpr auto kOpTable = [] {
   using enum Extent;
   return std::to_array<OpTraits>({
@@ -115,7 +115,7 @@ static_assert([] {
 }());
 
 constexpr bool is_valid(OpKind kind) { return static_cast<std::size_t>(kind) < kOpTable.size(); }  // is in the table
-// Of a kind that does not exist: those of an operation that moves nothing.
+// Of an invalid kind: those of an operation that moves nothing.
 constexpr const OpTraits& traits_of(OpKind kind) {
   constexpr const OpTraits& kUnknown = kOpTable[static_cast<std::size_t>(OpKind::barrier)];
   return is_valid(kind) ? kOpTable[static_cast<std::size_t>(kind)] : kUnknown;

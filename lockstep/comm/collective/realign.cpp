@@ -52,7 +52,7 @@ class Realigner {
         if (interest.readable || interest.writable) interests.push_back(interest);
       }
       if (interests.empty()) return;
-      if (deadline.expired()) throw Error(ErrorKind::timeout, "the ranks have not all come");
+      if (deadline.expired()) throw Error(ErrorKind::timeout, "not all ranks have entered a collective");
       mesh_.wait(interests, deadline);
     }
   }
@@ -97,13 +97,13 @@ class Realigner {
     if (stream.presence == Presence::unknown) return has_moved;
     back.has_data = true;
     if (!can_go_on({{links_.rank(), "", links_.signature(), {}}, {peer, "", stream.theirs, {}}})) {
-      throw Error(ErrorKind::desync, links_.peer_name(peer) + " makes a call after which the group cannot go on");
+      throw Error(ErrorKind::desync, links_.peer_name(peer) + " made a call from which the group cannot recover");
     }
     // Of their data nothing has been used, so all that came of it still lies where it was received.
     const std::size_t begin = PeerStream::kRowOffset - sizeof(Signature);
     const std::size_t bytes = stream.signature_received + stream.row_received;
     const std::size_t read = back.reader.take_copy(ByteSpan(stream.scratch).subspan(begin, bytes));
-    if (read != bytes) throw Error(ErrorKind::corrupt_data, links_.peer_name(peer) + " sends too much");
+    if (read != bytes) throw Error(ErrorKind::corrupt_data, links_.peer_name(peer) + " sent too much data");
     return true;
   }
 
@@ -117,7 +117,7 @@ class Realigner {
       return true;
     }
     if (links_.stream(peer).presence != Presence::unknown) return true;
-    throw Error(ErrorKind::peer_lost, links_.peer_name(peer) + " is ahead");
+    throw Error(ErrorKind::peer_lost, links_.peer_name(peer) + " is in a later collective");
   }
 
   Links& links_;

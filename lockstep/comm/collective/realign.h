@@ -21,8 +21,8 @@ struct Realigned {
   Error error;      // says what all ranks came with
   bool is_aligned;  // whether the ranks' next calls find the links as if nothing had been
 };
-// After a desync: reads what all ranks came with, and brings the links to where the next collective can begin; see
-// farewell.h. Throws if some rank does not come.
+// After a desync: reads the calls of all ranks, and brings the links to where the next collective can begin; see
+// farewell.h. Throws if some rank does not answer.
 Realigned realign(Links& links, Mesh& mesh, Route route, Deadline deadline);
 
 }  // namespace lockstep::internal

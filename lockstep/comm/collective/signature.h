@@ -14,7 +14,7 @@
 
 namespace lockstep::internal {
 
-// Trivially copyable; 40 bytes; it travels in front of the data.
+// Trivially copyable; 40 bytes; sent before the data.
 struct Signature {
   std::uint64_t sequence = 0;
   std::uint64_t count = 0;
@@ -28,7 +28,7 @@ struct Signature {
   std::uint16_t generation = 0;  // the low bits; all of it was compared when the ranks met
   std::uint16_t line = 0;        // see Collective::line; last, since it may differ
 
-  // But for the line.
+  // Except for the line.
   bool agrees_with(const Signature& other) const;
   friend bool operator==(const Signature& a, const Signature& b) { return a.agrees_with(b); }
 };
@@ -40,10 +40,10 @@ static_assert(std::has_unique_object_representations_v<Signature>);
 static_assert(sizeof(Signature) == 40);
 
 Signature signature_of(const Collective& collective, std::uint64_t sequence, std::uint64_t generation);
-// Another number for any two signatures that differ in few bits.
+// Differs for any two signatures that differ in few bits.
 std::uint32_t check_of(const Signature& signature);
-// "all_reduce(sum) #12 of 1024 float32" and, where they matter, root and name. name: its text, where another rank has
-// told it; else this process's own.
+// "all_reduce(sum) #12 of 1024 float32" and, where they matter, root and name. name: its text, as another rank sent it;
+// else that of this process.
 std::string describe(const Signature& signature, std::string_view name = {});
 // As the flight recorder keeps it.
 FlightRecord record_of(const Signature& signature);

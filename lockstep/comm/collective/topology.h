@@ -10,7 +10,7 @@ namespace lockstep::internal {
 
 class Topology {
  public:
-  // Every rank on a node of its own.
+  // Every rank on a separate node.
   explicit Topology(int size);
   // node_of: by rank, any numbers that are equal for ranks of one node.
   explicit Topology(const std::vector<int>& node_of);

@@ -90,7 +90,7 @@ std::string WaitMonitor::wait_reason(int peer) const {
   const PeerStream& each = links_.stream(peer);
   if (each.presence == PeerStream::Presence::unknown) return "has not entered it";
   if (!holds_up(peer)) return "has entered it";
-  if (each.is_received()) return "does not take the data sent to it";
+  if (each.is_received()) return "does not receive the data sent to it";
   return fmt::format("has sent {} of {} bytes", each.row_received + each.receive.moved(),
                      each.row_bytes + each.receive.bytes());
 }

@@ -1,6 +1,6 @@
-// A WaitMonitor knows for whom an exchange waits. It asks those ranks for a heartbeat, says in the log that the
-// exchange waits, and names them once the deadline has passed. Exchange -> WaitMonitor -> Links, FailureDetector.
-// One thread at a time; never blocks.
+// A WaitMonitor knows for which ranks an exchange waits. It asks those ranks for a heartbeat, logs that the exchange
+// waits, and names them once the deadline has passed. Exchange -> WaitMonitor -> Links, FailureDetector. One thread at
+// a time; never blocks.
 #pragma once
 
 #include <string>
@@ -19,7 +19,7 @@ class WaitMonitor {
   // Borrowed.
   WaitMonitor(Links& links, const LinkTuning& tuning) : links_(links), tuning_(tuning) {}
 
-  // Whom to ask about ranks that do not come. Borrowed; null: nobody.
+  // The detector to ask about missing ranks. Borrowed; null: none.
   void set_failure_detector(FailureDetector* detector) { detector_ = detector; }
   void set_first_report(Duration first) { first_report_ = first; }
 
@@ -42,7 +42,7 @@ class WaitMonitor {
  private:
   struct Straggler;
 
-  // In a tree all must have told, and been told, before the deadline.
+  // In a tree all must have sent and read all signatures before the deadline.
   bool is_needed() const { return detector_ != nullptr || route_ == Route::tree; }
   TimePoint first_look(TimePoint now, Deadline deadline) const;
   void ask_around();

@@ -125,8 +125,8 @@ std::size_t bytes_of(at::IntArrayRef sizes, at::ScalarType dtype) {
       continue;
     }
     std::ostringstream text;
-    text << "empty: a tensor of the sizes " << sizes
-         << (is_negative ? " has a negative one" : " exceeds the address space");
+    text << "empty: a tensor of sizes " << sizes
+         << (is_negative ? " has a negative size" : " exceeds the address space");
     throw Error(ErrorKind::invalid_argument, text.str(), {.operation = "empty"});
   }
   return static_cast<std::size_t>(bytes);

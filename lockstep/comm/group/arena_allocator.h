@@ -1,7 +1,7 @@
 // Allocates tensors in shared memory: while an ArenaScope lives, large CPU tensors that its thread allocates come
 // from an arena's heap instead of malloc. Each keeps its memory mapped for as long as it lives, wherever it is freed.
-// The first scope of a process installs an allocator in front of torch's CPU allocator. If a program installs yet
-// another one later, scopes have no effect, and callers, who look where a tensor lies, fall back to copying.
+// The first scope of a process wraps torch's CPU allocator in its own. If a program installs another one later, scopes
+// have no effect, and callers, which check where a tensor lies, fall back to copying.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@ namespace lockstep::internal {
 // Smaller tensors come from malloc, which reuses their memory by itself.
 inline constexpr std::size_t kArenaTensorBytes = 64 * 1024;
 
-// Takes effect on the thread that makes it, until it is closed, on whichever thread that happens and in whatever order;
-// of several open ones the last made counts. One without a heap changes nothing.
+// Takes effect on the thread that makes it, until it is closed, on any thread and in any order; of several open ones
+// the last made counts. One without a heap changes nothing.
 class ArenaScope {
  public:
   explicit ArenaScope(std::shared_ptr<ArenaHeap> heap);

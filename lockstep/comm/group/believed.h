@@ -1,4 +1,4 @@
-// What a rank cannot believe of what it has heard ends the group: others may have heard something else, and would wait.
+// Invalid data from other ranks ends the group: others may have received something else, and would wait.
 #pragma once
 
 #include "lockstep/base/error.h"

@@ -66,7 +66,7 @@ void Call::set(OpKind kind, at::TensorList outputs, at::TensorList inputs, const
   }
   input_.assign(inputs, to_string(kind), use, Flow::read, caller.memory);
   if (!outputs.empty() && !inputs.empty() && outputs.front().scalar_type() != inputs.front().scalar_type()) {
-    refuse(kind, "input is " + std::string(to_string(input_.dtype())) + " where output is " +
+    refuse(kind, "input is " + std::string(to_string(input_.dtype())) + ", but output is " +
                      std::string(to_string(output_.dtype())));
   }
   keep_apart(caller.rank);
@@ -103,8 +103,8 @@ void Call::agree_on_counts(Engine& engine) {
   const auto n = static_cast<std::size_t>(engine.size());
   const std::size_t inputs = input_.segments().size(), outputs = output_.segments().size();
   if (inputs != n || outputs != n) {
-    refuse(collective_.kind, std::to_string(inputs) + " inputs and " + std::to_string(outputs) + " outputs, where " +
-                                 std::to_string(n) + " ranks need one of each for every rank");
+    refuse(collective_.kind, std::to_string(inputs) + " inputs and " + std::to_string(outputs) +
+                                 " outputs; needed are " + std::to_string(n) + " of each, one for every rank");
   }
   told_.resize(2 * n * n);
   const Segment from{reinterpret_cast<std::byte*>(mine_.data()), mine_.size() * sizeof(std::uint64_t)};

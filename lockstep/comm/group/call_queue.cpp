@@ -141,9 +141,9 @@ std::exception_ptr CallQueue::run_queued(Call& call, bool has_turn) const {
 // Of a call whose turn did not come in time. The ranks are out of step without it.
 Error CallQueue::end_late(std::string_view operation) const {
   std::string text = std::string(operation) + " timed out on rank " + std::to_string(engine_.rank()) +
-                     " before its turn came: the calls of a group run one after the other";
+                     " before its turn came: a group runs its calls one at a time";
   if (const auto last = log_.last_collective()) {
-    text += ", and the last one to begin is " + describe(*last, process_recorder().names());
+    text += ", and the last that it started is " + describe(*last, process_recorder().names());
   }
   engine_.abort(text);
   const std::string_view kind = operation.substr(0, operation.find_first_of("( ,"));

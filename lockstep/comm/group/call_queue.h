@@ -37,8 +37,8 @@ class CallQueue {
   CallQueue(const CallQueue&) = delete;
   CallQueue& operator=(const CallQueue&) = delete;
 
-  // Runs `use` in the caller, behind everything that was issued before. Error{timeout}, which ends the group, if its
-  // turn does not come before the deadline.
+  // Runs `use` in the caller, after everything that was issued before. Error{timeout}, which ends the group, if its
+  // turn does not start before the deadline.
   template <class Use>
   void run(std::string_view operation, Deadline deadline, Use&& use) {
     fork_guard_.check("a group");
@@ -48,7 +48,7 @@ class CallQueue {
       use(engine_);
     });
   }
-  // The same, or nothing if it is some other call's turn.
+  // The same, or does nothing if it is another call's turn.
   template <class Use>
   void run_if_free(Use&& use) {
     fork_guard_.check("a group");

@@ -162,7 +162,7 @@ void compare_choices(const Membership& membership, const GroupOptions& options, 
   const std::size_t end = first.find('\n');
   if (first.substr(0, end) == mine) return;
   throw Error(ErrorKind::invalid_argument,
-              fmt::format("the ranks disagree about what connects them: {} has {}, {} has {}; give all the same "
+              fmt::format("the ranks disagree about backend or transport: {} has {}, {} has {}; give all the same "
                           "LOCKSTEP_BACKEND and LOCKSTEP_TRANSPORT, or GroupOptions",
                           first.substr(end + 1), first.substr(0, end), me, mine),
               {.rank = membership.rank});
@@ -183,11 +183,11 @@ ProcessGroup connect_ranks(const Membership& membership, const std::string& name
   origin->membership.hosted = nullptr;  // the store's server is the world's to end
   if (options.backend != kNativeBackend) {
     return told(over_backend(membership, name, options, origin, known, deadline), membership, name, options,
-                "the backend decides");
+                "chosen by the backend");
   }
   if (membership.size == 1) {
     return told(over_arena(std::move(make_local_arenas(1).front()), options, std::move(origin)), membership, name,
-                options, "it is alone");
+                options, "there is one rank");
   }
   const bool one_node = on_one_node(membership);
   if (options.transport == Transport::shared_memory && !one_node) {
@@ -197,7 +197,7 @@ ProcessGroup connect_ranks(const Membership& membership, const std::string& name
   }
   if (!one_node || options.transport == Transport::tcp) {
     return told(between_hosts(membership, name, options, origin, known, deadline), membership, name, options,
-                one_node ? "TCP was asked for" : "the ranks are on several nodes");
+                one_node ? "TCP was requested" : "the ranks are on several nodes");
   }
   std::unique_ptr<Arena> arena = arena_if_any(membership, name, options, deadline);
   if (arena == nullptr) {

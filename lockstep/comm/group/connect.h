@@ -18,10 +18,10 @@ namespace lockstep::internal {
 ProcessGroup connect_group(const Membership& membership, const std::string& name, const GroupOptions& options,
                            Deadline deadline);
 
-// What LOCKSTEP_TRANSPORT, LOCKSTEP_CONNECTIONS and LOCKSTEP_CHECKSUMS say, for programs that leave the choice open.
-// Error{invalid_argument} quotes what they cannot be.
+// Applies LOCKSTEP_TRANSPORT, LOCKSTEP_CONNECTIONS and LOCKSTEP_CHECKSUMS, if the program leaves the choice open.
+// Error{invalid_argument} quotes invalid values.
 GroupOptions with_environment(GroupOptions options);
-// "backend native, transport tcp": what ranks must agree on to meet.
+// "backend native, transport tcp": what ranks must agree on to connect.
 std::string describe_choices(const GroupOptions& options);
 
 // What a group remembers for its parts.
@@ -33,8 +33,8 @@ struct GroupOrigin {
 };
 
 bool on_one_node(const Membership& membership);
-// connect_group() without its checks, and without a word to the other ranks if it fails. known: what the group may
-// share, of these ranks.
+// connect_group() without its checks, and without notifying the other ranks if it fails. known: connections of these
+// ranks that the group may share.
 ProcessGroup connect_ranks(const Membership& membership, const std::string& name, GroupOptions options,
                            const GroupConnections& known, Deadline deadline);
 

@@ -1,4 +1,4 @@
-// Whether all ranks have come with the same text, one fact a line. Collective and blocking; errors as of ProcessGroup's
+// Checks whether all ranks have the same text, one fact a line. Collective and blocking; errors as of ProcessGroup's
 // calls.
 #pragma once
 
@@ -10,7 +10,7 @@
 
 namespace lockstep {
 
-// Where the text of some rank differs from rank 0's for the first time.
+// The first difference between the text of a rank and that of rank 0.
 struct Difference {
   int rank = 0;          // the lowest that differs
   std::size_t line = 0;  // counted from 0
@@ -18,7 +18,7 @@ struct Difference {
   std::string on_rank;  // "nothing" where a text has ended
 };
 
-// The same on all ranks; nothing if all texts are equal, which two exchanges of 8 bytes show.
+// The same on all ranks; nullopt if all texts are equal, which takes two exchanges of 8 bytes.
 std::optional<Difference> first_difference(const ProcessGroup& group, const std::string& mine);
 
 }  // namespace lockstep

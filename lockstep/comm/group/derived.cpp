@@ -43,8 +43,8 @@ std::optional<WrongIndex> wrong_index(const at::Tensor& indices, at::IntArrayRef
 }
 
 std::string text_of(const WrongIndex& wrong, at::IntArrayRef sizes) {
-  return "an index " + std::to_string(wrong.index) + " in dimension " + std::to_string(wrong.dimension) +
-         ", which has the size " + std::to_string(sizes[static_cast<std::size_t>(wrong.dimension)]);
+  return "index " + std::to_string(wrong.index) + " in dimension " + std::to_string(wrong.dimension) +
+         ", which has size " + std::to_string(sizes[static_cast<std::size_t>(wrong.dimension)]);
 }
 
 using Shape = ShapeMessage;
@@ -60,7 +60,7 @@ std::vector<Shape> exchange_shapes(const ProcessGroup& group, const std::string&
                                    const CallOptions& options, std::size_t dense = kMostDimensions) {
   if (mine.sizes.size() > kMostDimensions) {
     refuse(operation, std::to_string(mine.sizes.size()) + " dimensions, at most " + std::to_string(kMostDimensions) +
-                          " can be told");
+                          " are supported");
   }
   const at::Tensor told = at::empty({static_cast<std::int64_t>(kShapeNumbers)}, at::kLong).zero_();
   encode(mine, {told.mutable_data_ptr<std::int64_t>(), kShapeNumbers});
@@ -87,8 +87,7 @@ void require_alike(const std::string& operation, const std::vector<Shape>& shape
   for (std::size_t rank = 0; rank < shapes.size(); ++rank) {
     all += (rank == 0 ? "rank " : ", rank ") + std::to_string(rank) + " gave " + text_of(shapes[rank]);
   }
-  refuse(operation,
-         std::string("the type and ") + sizes_are + " must be the same on all ranks, except the first: " + all);
+  refuse(operation, std::string("dtype and ") + sizes_are + " must be the same on all ranks, except the first: " + all);
 }
 
 void require_all_dense(at::TensorList tensors, std::string_view operation, const std::string& name) {
@@ -126,7 +125,7 @@ std::vector<at::Tensor> parts_of(const at::Tensor& tensor, std::vector<std::int6
     left = rows_of_rank < 0 || rows_of_rank > left ? -1 : left - rows_of_rank;
   if (static_cast<int>(splits.size()) != ranks || left != 0) {
     refuse("all_to_all_single", std::string("the splits of the ") + which + " must be " + std::to_string(ranks) +
-                                    " numbers of rows that add up to its " + std::to_string(rows));
+                                    " row counts that add up to its " + std::to_string(rows) + " rows");
   }
   return split(tensor, splits, "all_to_all_single");
 }
@@ -168,7 +167,7 @@ std::vector<at::Tensor> all_gather_v(const ProcessGroup& group, const at::Tensor
                                     [&] { return input.dim() == 0 ? input.detach().reshape({1}) : input.detach(); });
   const auto shapes = exchange_shapes(group, "all_gather_v",
                                       {static_cast<std::int64_t>(rows.scalar_type()), rows.sizes().vec()}, together);
-  require_alike("all_gather_v", shapes, "the dimensions");
+  require_alike("all_gather_v", shapes, "dimensions");
   return gather_rows(group, "all_gather_v", rows, shapes, together);
 }
 
@@ -208,9 +207,9 @@ void reduce_scatter_coalesced(const ProcessGroup& group, at::TensorList outputs,
     const at::Tensor& input = inputs[i];
     if (input.dim() == 0 || input.size(0) % group.size() != 0 || input.numel() != outputs[i].numel() * group.size()) {
       refuse("reduce_scatter", "input " + std::to_string(i) + " has " + std::to_string(input.numel()) +
-                                   " elements and output " + std::to_string(i) + " " +
-                                   std::to_string(outputs[i].numel()) + ", where the first must be " +
-                                   std::to_string(group.size()) + " of the second, along its first dimension");
+                                   " elements and output " + std::to_string(i) + " has " +
+                                   std::to_string(outputs[i].numel()) + "; the input must be " +
+                                   std::to_string(group.size()) + " outputs, joined along the first dimension");
     }
     const std::vector<std::int64_t> splits(static_cast<std::size_t>(group.size()), input.size(0) / group.size());
     parts.push_back(split(input, splits, "reduce_scatter"));
@@ -238,7 +237,7 @@ void multiply_each(at::TensorList tensors, const Factor& factor) {
   std::vector<MemorySpan> spans;
   if (const auto pair = find_overlap(tensors, spans)) {
     refuse(std::string(kOperation), "tensors " + std::to_string(pair->first) + " and " + std::to_string(pair->second) +
-                                        " lie over each other in memory, which would be multiplied twice");
+                                        " overlap in memory, so elements would be multiplied twice");
   }
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (!overlaps_itself(tensors[i])) continue;
@@ -256,7 +255,7 @@ void multiply_each(at::TensorList tensors, const Factor& factor) {
 }  // namespace
 
 void premultiply(at::TensorList tensors, const at::Tensor& factor) {
-  if (!factor.defined() || factor.numel() != 1) refuse("premul_sum", "the factor is not a tensor of one element");
+  if (!factor.defined() || factor.numel() != 1) refuse("premul_sum", "the factor must be a tensor of one element");
   multiply_each(tensors, factor);
 }
 
@@ -287,7 +286,7 @@ at::Tensor all_reduce_sparse(const ProcessGroup& group, const at::Tensor& sparse
   shape.sizes.insert(shape.sizes.begin(), values.size(0));
   const CallOptions together = group.with_deadline(options);
   const std::vector<Shape> told = exchange_shapes(group, operation, shape, together, 2);
-  require_alike(operation, told, "(elements, sparse dimensions, all dimensions)");
+  require_alike(operation, told, "(elements, sparse dimensions, sizes)");
   require_no_wrong_index(operation, told, mine.sizes());
   std::vector<Shape> of_indices, of_values;
   for (const Shape& theirs : told) {
@@ -320,7 +319,7 @@ std::vector<Work> batch_isend_irecv(const ProcessGroup& group, const std::vector
     const std::string name = "tensor " + std::to_string(i);
     require_dense(calls[i].tensor, "batch_isend_irecv", name);
     if (receives && overlaps_itself(calls[i].tensor)) {
-      refuse("batch_isend_irecv", name + " has elements that share memory, so nothing can be received into it");
+      refuse("batch_isend_irecv", name + " has elements that share memory, so it cannot be received into; clone() it");
     }
     if (calls[i].peer >= group.size() || calls[i].peer < (receives ? kAnySource : 0)) {
       refuse("batch_isend_irecv", "call " + std::to_string(i) + ": " + std::to_string(calls[i].peer) +

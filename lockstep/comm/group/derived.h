@@ -13,30 +13,30 @@
 
 namespace lockstep {
 
-// One tensor of every rank, in rank order. Ranks may give different first dimensions (one of them all of it), which
-// they tell each other first; if types or other dimensions differ, all ranks get Error{invalid_argument} that lists
-// what each of them gave, and the group goes on. A tensor without dimensions counts as one row.
+// One tensor of every rank, in rank order. First dimensions may differ between ranks, which exchange them first; if
+// dtypes or other dimensions differ, all ranks get Error{invalid_argument} that lists dtype and shape of each, and the
+// group remains usable. A tensor without dimensions counts as one row.
 std::vector<at::Tensor> all_gather_v(const ProcessGroup& group, const at::Tensor& input,
                                      const CallOptions& options = {});
 
-// Tensors by their types, since a collective works on those of one.
+// Groups tensors by dtype, since a collective takes tensors of one.
 std::map<at::ScalarType, std::vector<at::Tensor>> by_dtype(at::TensorList tensors);
 
-// Several tensors of one type in one collective. Of each rank, in rank order, the tensors that it gave.
+// Several tensors of one dtype in one collective. Returns, in rank order, the tensors of each rank.
 std::vector<std::vector<at::Tensor>> all_gather_coalesced(const ProcessGroup& group, at::TensorList inputs,
                                                           const CallOptions& options = {});
-// inputs[i]: along its first dimension, one part of outputs[i]'s shape for each rank, which gets their reduction.
+// inputs[i] has, along its first dimension, a part of outputs[i]'s shape for each rank, which gets its reduction.
 void reduce_scatter_coalesced(const ProcessGroup& group, at::TensorList outputs, at::TensorList inputs,
                               ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
 
-// Rows input_splits[i] of the input go to rank i, output_splits[i] rows of the output come from rank i. Without splits
-// every rank gets as much.
+// input_splits[i] rows of the input go to rank i, output_splits[i] rows of the output come from rank i. Without splits
+// all parts are equal.
 void all_to_all_single(const ProcessGroup& group, const at::Tensor& output, const at::Tensor& input,
                        std::vector<std::int64_t> output_splits = {}, std::vector<std::int64_t> input_splits = {},
                        const CallOptions& options = {});
 
-// Multiplies by this rank's factor before it sums: a number, or a tensor of one element. `premultiply` is the first
-// half, for use with any operation; Error{invalid_argument} if memory would be multiplied twice.
+// Multiplies by this rank's factor before the sum: a number, or a tensor of one element. `premultiply` is the first
+// step, for use with any operation; Error{invalid_argument} if memory would be multiplied twice.
 void all_reduce_premul_sum(const ProcessGroup& group, at::TensorList tensors, const at::Tensor& factor,
                            const CallOptions& options = {});
 void all_reduce_premul_sum(const ProcessGroup& group, at::TensorList tensors, double factor,
@@ -44,13 +44,13 @@ void all_reduce_premul_sum(const ProcessGroup& group, at::TensorList tensors, do
 void premultiply(at::TensorList tensors, const at::Tensor& factor);
 void premultiply(at::TensorList tensors, double factor);
 
-// The sum of all ranks' sparse (COO) tensors of one shape and type, coalesced; an element that several ranks have is
-// added up in rank order. If a rank has an index outside of its dimension, all ranks get Error{invalid_argument} that
-// names it, and the group goes on.
+// The sum of all ranks' sparse (COO) tensors of one shape and dtype, coalesced; an element that several ranks have is
+// added in rank order. If an index of a rank is out of range, all ranks get Error{invalid_argument} that names it, and
+// the group remains usable.
 at::Tensor all_reduce_sparse(const ProcessGroup& group, const at::Tensor& sparse, const CallOptions& options = {});
 
-// Starts all messages, then returns their works in the same order: so ranks that send to each other need not agree on
-// who begins.
+// Starts all messages, then returns their works in the same order, so ranks that send to each other need not agree on
+// an order.
 struct MessageCall {
   enum class Kind { send, receive };
   Kind kind = Kind::send;

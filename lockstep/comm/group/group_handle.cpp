@@ -75,7 +75,7 @@ Messenger& GroupHandle::State::messenger() {
   const std::lock_guard lock(messenger_mutex);
   if (the_messenger == nullptr) {
     if (messages == nullptr) {
-      throw Error(ErrorKind::invalid_argument, "this group was made for collectives only: it sends no messages");
+      throw Error(ErrorKind::invalid_argument, "this group has collectives only: it cannot send or receive messages");
     }
     the_messenger = std::make_unique<Messenger>(std::move(messages), log, options.first_report);
   }

@@ -67,7 +67,7 @@ std::unique_ptr<Arena> arena_if_any(const Membership& membership, const std::str
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::internal || options.transport == Transport::shared_memory) throw;
     if (membership.local_rank == 0 && !name.starts_with(kPartPrefix)) {
-      log_warning(fmt::format("the ranks talk over TCP, since shared memory cannot be used: {}", error.what()));
+      log_warning(fmt::format("the ranks communicate over TCP, since shared memory cannot be used: {}", error.what()));
     }
     return nullptr;
   }
@@ -97,8 +97,8 @@ void require_ways(const SharedLinks& links, const TcpGroup& group) {
     if (is_near || std::cmp_equal(rank, group.rank) || links.has_data_with(group.ranks[rank])) continue;
     throw Error(
         ErrorKind::internal,
-        fmt::format("there is no shared memory left for a group with {}, and the group that it is a part of has "
-                    "no connections for data with that rank",
+        fmt::format("cannot connect this group to {}: no shared memory is left, and the group that it was split from "
+                    "has no data connections to that rank",
                     group.names[rank]),
         {.rank = group.rank, .peer = static_cast<int>(rank)});
   }
@@ -109,7 +109,7 @@ std::string about_address(const Member& member) {
   const auto found = std::ranges::find(member.interfaces, member.address, &Interface::address);
   if (found == member.interfaces.end() || found->name.empty()) return "";
   if (found->name == "LOCKSTEP_ADDRESS") return "; that host set LOCKSTEP_ADDRESS to it";
-  return fmt::format("; that is its interface {}: if it leads nowhere, set LOCKSTEP_IFNAME on host {} to another one",
+  return fmt::format("; that is its interface {}: if it cannot be reached, set LOCKSTEP_IFNAME on host {} to another",
                      found->name, member.host);
 }
 

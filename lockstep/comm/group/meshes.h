@@ -36,8 +36,8 @@ bool are_apart(const Membership& membership);  // each on a node of its own
 
 // The store for ranks that still connect: waits there end when one of them dies.
 std::shared_ptr<Store> watched_store(const Membership& membership);
-// The arena of the members with this rank's node id; null where it cannot be had and the options leave the choice. All
-// ranks of the node get the same.
+// The arena of the members with this rank's node id; null if it is unavailable and the options allow TCP. All ranks of
+// the node get the same.
 std::unique_ptr<Arena> arena_if_any(const Membership& membership, const std::string& name, const GroupOptions& options,
                                     Deadline deadline);
 // The group's mesh, over the links if there are any, else over new ones, which are put there.

@@ -1,4 +1,4 @@
-// Numbers that ranks reduce without making a tensor of them. numbers -> bytes -> all_gather -> reduced here.
+// Numbers that ranks reduce without putting them in a tensor. numbers -> bytes -> all_gather -> reduced here.
 //   world.all_reduce(loss_sum, count);            each becomes its sum over all ranks
 //   world.all_reduce(totals);                     a plain struct of up to 8 numbers, member by member
 //   world.all_reduce(seconds, ReduceOp::max);

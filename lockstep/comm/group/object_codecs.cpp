@@ -58,7 +58,7 @@ bool can_be_key(const c10::Type& type) { return plain_kind(type).value_or(Kind::
 // What the elements of a container are, its type within behind it: 'l' 'i' is a list of integers.
 void put_type(std::string& bytes, const c10::Type& type, int depth = 0) {
   if (depth > kMostNested) {
-    throw Error(ErrorKind::invalid_argument, "an IValue as an object: a type is nested more than 100 times");
+    throw Error(ErrorKind::invalid_argument, "an IValue as an object: its types are nested more than 100 deep");
   }
   const auto put = [&](Kind kind) { bytes += static_cast<char>(kind); };
   if (const auto kind = plain_kind(type)) return put(*kind);
@@ -79,7 +79,7 @@ void put_type(std::string& bytes, const c10::Type& type, int depth = 0) {
 }
 
 unsigned char take_byte(std::string_view& bytes) {
-  if (bytes.empty()) refuse("its end is missing");
+  if (bytes.empty()) refuse("its bytes are truncated");
   const auto byte = static_cast<unsigned char>(bytes.front());
   bytes.remove_prefix(1);
   return byte;
@@ -90,7 +90,7 @@ Kind take_kind(std::string_view& bytes) { return static_cast<Kind>(take_byte(byt
 c10::TypePtr take_key_type(std::string_view& bytes, int depth = 0);
 
 c10::TypePtr take_type(std::string_view& bytes, int depth = 0) {
-  if (depth > kMostNested) refuse("a type is nested more than 100 times");
+  if (depth > kMostNested) refuse("its types are nested more than 100 deep");
   const Kind kind = take_kind(bytes);
   switch (kind) {
     case Kind::none: return c10::NoneType::get();
@@ -112,12 +112,12 @@ c10::TypePtr take_type(std::string_view& bytes, int depth = 0) {
       return c10::TupleType::create(std::move(within));
     }
   }
-  refuse("there are no elements of kind " + std::to_string(static_cast<int>(kind)));
+  refuse("unknown element type " + std::to_string(static_cast<int>(kind)));
 }
 
 c10::TypePtr take_key_type(std::string_view& bytes, int depth) {
   c10::TypePtr type = take_type(bytes, depth);
-  if (!can_be_key(*type)) refuse("keys are numbers, strings or tensors");
+  if (!can_be_key(*type)) refuse("keys must be numbers, strings or tensors");
   return type;
 }
 
@@ -143,7 +143,7 @@ std::string encoded_container(const c10::IValue& value, int depth) {
   } else {
     const auto map = value.toGenericDict();
     if (!can_be_key(*map.keyType())) {
-      throw Error(ErrorKind::invalid_argument, "an IValue as an object: keys are numbers, strings or tensors");
+      throw Error(ErrorKind::invalid_argument, "an IValue as an object: keys must be numbers, strings or tensors");
     }
     bytes += static_cast<char>(Kind::dictionary);
     put_type(bytes, *map.keyType());
@@ -158,7 +158,7 @@ std::string encoded_container(const c10::IValue& value, int depth) {
 
 std::string encoded(const c10::IValue& value, int depth) {
   if (depth > kMostNested) {
-    throw Error(ErrorKind::invalid_argument, "an IValue as an object: it is nested more than 100 times");
+    throw Error(ErrorKind::invalid_argument, "an IValue as an object: it is nested more than 100 deep");
   }
   if (value.isNone()) return {static_cast<char>(Kind::none)};
   if (value.isBool()) return scalar(Kind::boolean, value.toBool());
@@ -174,7 +174,7 @@ c10::IValue decoded(std::string_view bytes, int depth);
 
 c10::IValue take_element(std::string_view& bytes, const c10::Type& type, int depth) {
   c10::IValue element = decoded(take_block(bytes), depth);
-  if (!element.type()->isSubtypeOf(type)) refuse("an element is not of the type that its container tells");
+  if (!element.type()->isSubtypeOf(type)) refuse("an element does not have its container's element type");
   return element;
 }
 
@@ -189,11 +189,11 @@ c10::IValue decoded_dictionary(std::string_view bytes, int depth) {
 }
 
 c10::IValue decoded(std::string_view bytes, int depth) {
-  if (depth > kMostNested) refuse("it is nested more than 100 times");
+  if (depth > kMostNested) refuse("it is nested more than 100 deep");
   const Kind kind = take_kind(bytes);
   switch (kind) {
     case Kind::none:
-      if (!bytes.empty()) refuse("a value stands behind none");
+      if (!bytes.empty()) refuse("None is followed by data");
       return {};
     case Kind::boolean: return ObjectCodec<bool>::decode(bytes);
     case Kind::integer: return ObjectCodec<std::int64_t>::decode(bytes);
@@ -215,7 +215,7 @@ c10::IValue decoded(std::string_view bytes, int depth) {
     case Kind::any:
     case Kind::optional: break;
   }
-  refuse("there is no kind " + std::to_string(static_cast<int>(kind)));
+  refuse("unknown kind " + std::to_string(static_cast<int>(kind)));
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
-// More objects that ranks can exchange: lists, pairs, dictionaries (also of tensors), JSON, torch's values. A container
-// is the codecs of what it holds, each in a block: its length in 8 bytes, then its bytes. Nothing in the bytes is ever
-// executed; what they cannot be is Error{corrupt_data}.
+// More objects that ranks can exchange: lists, pairs, dictionaries (also of tensors), JSON, torch's IValue. A container
+// is encoded as its elements, each in a block: its length in 8 bytes, then its bytes. Nothing in the bytes is ever
+// executed; invalid bytes are Error{corrupt_data}.
 #pragma once
 
 #include <concepts>
@@ -23,7 +23,7 @@ class Dict;
 namespace lockstep {
 
 void put_block(std::string& out, std::string_view block);  // with its length
-// From the front of `bytes`.
+// Takes one off the front of `bytes`.
 std::string_view take_block(std::string_view& bytes);
 [[noreturn]] void refuse_json(const std::exception& why);
 
@@ -110,8 +110,8 @@ template <class Key, class Value>
 struct ObjectCodec<c10::Dict<Key, Value>> : DictionaryCodec<c10::Dict<Key, Value>, Key, Value> {};
 
 // None, numbers, strings, tensors, lists, tuples and dictionaries of them. Error{invalid_argument} for others. Lists
-// and dictionaries keep the types of their elements, but for unions, complex numbers and numbers of any type, which
-// become Any. The names of a tuple's parts are lost.
+// and dictionaries keep the types of their elements, except that unions, complex numbers and numbers of any type become
+// Any. Names of a tuple's fields are lost.
 template <>
 struct ObjectCodec<c10::IValue> {
   static std::string encode(const c10::IValue& value);

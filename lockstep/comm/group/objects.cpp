@@ -77,8 +77,8 @@ std::vector<std::string> memory_for(const ProcessGroup& group, const Lengths& le
       objects.emplace_back(static_cast<std::size_t>(length), '\0');
     }
   } catch (const std::bad_alloc&) {
-    const std::string why = "rank " + std::to_string(group.rank()) + " has no memory for objects of " +
-                            std::to_string(all) + " bytes that others gave";
+    const std::string why = "rank " + std::to_string(group.rank()) + " cannot allocate the " + std::to_string(all) +
+                            " bytes of the objects that it receives";
     group.abort(why);  // the others would wait
     throw Error(ErrorKind::invalid_argument, why, {.rank = group.rank(), .peer = group.rank()});
   }
@@ -117,12 +117,12 @@ std::size_t element_of(std::int64_t told) {
 }  // namespace
 
 void refuse_object(std::size_t bytes, std::size_t expected_bytes) {
-  throw Error(ErrorKind::corrupt_data, "an object came as " + std::to_string(bytes) + " bytes where " +
-                                           std::to_string(expected_bytes) + " belong; do all ranks use the same type?");
+  throw Error(ErrorKind::corrupt_data, "received an object of " + std::to_string(bytes) + " bytes, expected " +
+                                           std::to_string(expected_bytes) + "; do all ranks use the same type?");
 }
 
 void refuse_bool(int byte) {
-  throw Error(ErrorKind::corrupt_data, "an object that is true or false came as " + std::to_string(byte));
+  throw Error(ErrorKind::corrupt_data, "received a bool object with the byte " + std::to_string(byte));
 }
 
 std::vector<std::string> all_gather_bytes(const ProcessGroup& group, const std::string& mine,
@@ -169,7 +169,7 @@ std::string scatter_bytes_from(const ProcessGroup& group, const std::vector<std:
   group.broadcast(tensor_of(lengths), root, part(together, "lengths of objects"));
   if (lengths.front() == kWrongList) {
     throw Error(ErrorKind::invalid_argument, "scatter_object: rank " + std::to_string(root) +
-                                                 " has to give one object for each of " + std::to_string(n) + " ranks");
+                                                 " must give one object for each of " + std::to_string(n) + " ranks");
   }
   believed(group, [&] {
     for (const std::int64_t length : lengths) checked_object_length(length, root, kMostObjectBytes);
@@ -186,7 +186,8 @@ std::string ObjectCodec<at::Tensor>::encode(const at::Tensor& tensor) {
   constexpr std::string_view kOperation = "a tensor as an object";
   require_dense(tensor, kOperation, "the tensor");
   if (tensor.is_meta()) {
-    throw Error(ErrorKind::invalid_argument, std::string(kOperation) + ": the tensor is on meta, and has no values");
+    throw Error(ErrorKind::invalid_argument,
+                std::string(kOperation) + ": the tensor is on the meta device, which holds no values");
   }
   const at::Tensor dense = as_errors(kOperation, ErrorKind::invalid_argument, [&] {
     const at::AutoDispatchBelowADInplaceOrView below;

@@ -1,8 +1,8 @@
 // Objects between ranks: anything that an ObjectCodec turns into bytes and back. object -> bytes -> tensors -> group.
 // Bytes are data, never code: decoding runs nothing but the codec. Collective and blocking; errors as of ProcessGroup's
-// calls, and Error{corrupt_data} from a codec that cannot read what came, or naming a rank that tells lengths that no
-// object has. An object takes at most kMostObjectBytes, 1 GiB; if one is longer, all ranks get Error{invalid_argument}
-// that names its rank, and the group goes on.
+// calls, and Error{corrupt_data} if a codec cannot decode the bytes, or, naming the rank, for a length that no object
+// has. An object takes at most kMostObjectBytes, 1 GiB; if one is longer, all ranks get Error{invalid_argument} that
+// names its rank, and the group remains usable.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,8 +19,8 @@
 
 namespace lockstep {
 
-// Of numbers, strings and tensors; object_codecs.h has it for containers, JSON and torch's values. For types of your
-// own: specialise with `static std::string encode(const T&)` and `static T decode(std::string_view)`.
+// For numbers, strings and tensors; object_codecs.h has it for containers, JSON and IValues. For your own types,
+// specialise it with `static std::string encode(const T&)` and `static T decode(std::string_view)`.
 template <class T>
 struct ObjectCodec;
 
@@ -30,9 +30,9 @@ struct ObjectCodec<std::string> {
   static std::string decode(std::string_view bytes) { return std::string(bytes); }
 };
 
-// Dense tensors of any shape, strides, type and device. They come on the group's device if that is of the same type
-// (see GroupOptions::device), else on the receiver's current one of that type, or on the CPU where it has none.
-// Error{invalid_argument} for others.
+// Dense tensors of any shape, strides, dtype and device. They arrive on the group's device if that is of the same type
+// (see GroupOptions::device), else on the receiver's current one of that type, or on the CPU if it has none.
+// Error{invalid_argument} for other tensors.
 template <>
 struct ObjectCodec<at::Tensor> {
   static std::string encode(const at::Tensor& tensor);
@@ -60,12 +60,12 @@ struct ObjectCodec<T> {
 
 namespace internal {
 
-// What a codec throws, other ranks' errors quote.
+// Other ranks' errors quote what a codec throws.
 template <class T>
 std::string encoded(const ProcessGroup& group, const T& object) try {
   return ObjectCodec<T>::encode(object);
 } catch (...) {
-  group.note_exception("the object of a call");
+  group.note_exception("encoding of an object");
   throw;
 }
 
@@ -77,10 +77,10 @@ T decoded(const ProcessGroup& group, std::string_view bytes) {
 
 }  // namespace internal
 
-// The bytes of all ranks, in rank order; each may have a length of its own.
+// The bytes of all ranks, in rank order; lengths may differ.
 std::vector<std::string> all_gather_bytes(const ProcessGroup& group, const std::string& mine,
                                           const CallOptions& options = {});
-// The same on root; nothing elsewhere.
+// The same on root; empty elsewhere.
 std::vector<std::string> gather_bytes_to(const ProcessGroup& group, const std::string& mine, int root,
                                          std::size_t most = internal::kMostObjectBytes,
                                          const CallOptions& options = {});
@@ -90,7 +90,7 @@ std::string broadcast_bytes(const ProcessGroup& group, const std::string& mine, 
 std::string scatter_bytes_from(const ProcessGroup& group, const std::vector<std::string>& all, int root,
                                const CallOptions& options = {});
 
-// What every rank gave, in rank order.
+// The objects of all ranks, in rank order.
 template <class T>
 std::vector<T> all_gather_object(const ProcessGroup& group, const T& mine, const CallOptions& options = {}) {
   std::vector<T> objects;
@@ -100,7 +100,7 @@ std::vector<T> all_gather_object(const ProcessGroup& group, const T& mine, const
   return objects;
 }
 
-// The same on root; nothing elsewhere.
+// The same on root; empty elsewhere.
 template <class T>
 std::vector<T> gather_object(const ProcessGroup& group, const T& mine, int root = 0, const CallOptions& options = {}) {
   std::vector<T> objects;
@@ -111,14 +111,14 @@ std::vector<T> gather_object(const ProcessGroup& group, const T& mine, int root 
   return objects;
 }
 
-// What root gave; `mine` matters there only.
+// The object of root; `mine` is used there only.
 template <class T>
 T broadcast_object(const ProcessGroup& group, const T& mine, int root = 0, const CallOptions& options = {}) {
   const std::string bytes = group.rank() == root ? internal::encoded(group, mine) : std::string();
   return internal::decoded<T>(group, broadcast_bytes(group, bytes, root, options));
 }
 
-// Object rank() of the list that root gave: one for each rank.
+// Object rank() of the list on root, which has one for each rank.
 template <class T>
 T scatter_object(const ProcessGroup& group, const std::vector<T>& objects, int root = 0,
                  const CallOptions& options = {}) {

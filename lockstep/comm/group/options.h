@@ -24,28 +24,28 @@ using internal::Checksums;
 enum class Transport { automatic, shared_memory, tcp };
 
 struct GroupOptions {
-  // What runs collectives: "native", or another one of backends() in adapters/backends.h, which then decides on the
-  // transport. Empty: LOCKSTEP_BACKEND, else "native". The same on all ranks. Messages are Lockstep's with all of them.
+  // The backend of collectives: "native", or another of backends() in adapters/backends.h, which then chooses the
+  // transport. Empty: LOCKSTEP_BACKEND, else "native". The same on all ranks. Messages always use Lockstep.
   std::string backend = {};
-  // Of each call. As long as PyTorch's, since one rank may have much to do alone; a death does not take that long.
+  // Of each call. As long as PyTorch's, since one rank may work alone for long; a dead rank is reported much earlier.
   Duration timeout = std::chrono::minutes(30);
-  // After which a collective or message that waits logs for whom, and how that rank is doing; then more rarely.
+  // After this long a waiting collective or message logs the missing ranks and their state; later again, less often.
   Duration first_report = internal::kFirstReport;
-  // automatic: memory between ranks of one node, TCP between nodes. The same on all ranks.
+  // automatic: shared memory between ranks of one node, TCP between nodes. The same on all ranks.
   Transport transport = Transport::automatic;
-  // Of TCP, for the data of every two ranks on different nodes. The same on all ranks.
+  // TCP connections for the data of every two ranks on different nodes. The same on all ranks.
   int connections = 1;
   // Of TCP: whether data between ranks on different nodes carries checksums, so that damaged data is
   // Error{corrupt_data} on all ranks instead of a wrong result. LOCKSTEP_CHECKSUMS=off turns them off. The same on all
   // ranks.
   Checksums checksums = Checksums::on;
-  // What becomes of the group if ranks make different calls. It goes on if all ranks are known to have the error: not
-  // if they differ in buckets of DistributedDataParallel, nor if a rank is missing for 5 s. The same on all ranks.
+  // Whether the group remains usable if ranks make different calls. It does if all ranks are known to have the error:
+  // not if they differ in buckets of DistributedDataParallel, nor if a rank is missing for 5 s. The same on all ranks.
   AfterMismatch after_mismatch = AfterMismatch::go_on;
-  // What happens to equal calls without a name that ranks make in different lines of their program.
+  // What to do if ranks make equal calls without a name in different lines of their program.
   CallSites call_sites = CallSites::warn;
-  // Where tensors in objects come, if they were on a device of its type. Nothing: on the current device of the
-  // receiving thread; of a part of a group: that of the group.
+  // The device on which tensors in objects arrive, if they were on one of its type. Nullopt: the current device of the
+  // receiving thread; for a subgroup: that of the group.
   std::optional<c10::Device> device = {};
 };
 
@@ -54,12 +54,12 @@ struct CallOptions {
   std::optional<Deadline> deadline = {};  // instead of a timeout: of several calls together
   std::string_view name = {};             // of the data; ranks that give different names get Error{desync}
   std::uint64_t number = 0;               // goes with the name, as the number of a step; ranks must give the same
-  // Of reductions; see Order. With other backends than the native one, only two ranks make a tree.
+  // Of reductions; see Order. Backends other than the native one support trees of two ranks only.
   Order order = Order::ranks;
   // Of the *_async forms: the caller runs the collective, and gets a finished Work. Cheaper than the group's thread if
   // it would wait at once.
   bool in_caller = false;
-  // Where the call is: tells calls without a name apart, see GroupOptions::call_sites.
+  // Where the call is: distinguishes calls without a name, see GroupOptions::call_sites.
   std::source_location where = std::source_location::current();
 };
 

@@ -59,7 +59,7 @@ std::string name_of_part(const std::vector<int>& ranks, int size) {
                   fmt::format("new_group: {} is not a rank of this group of {}", each, size));
     }
     if (seen[static_cast<std::size_t>(each)]) {
-      throw Error(ErrorKind::invalid_argument, fmt::format("new_group: {} is named twice", each));
+      throw Error(ErrorKind::invalid_argument, fmt::format("new_group: rank {} is listed twice", each));
     }
     seen[static_cast<std::size_t>(each)] = true;
     text += fmt::format(" {}", each);
@@ -129,7 +129,7 @@ ProcessGroup connect_part(const GroupOrigin& origin, int rank, const std::vector
 Turns::End turn_to_split(const ProcessGroup& group, Turns& turns, Deadline deadline) {
   if (turns.take(deadline)) return Turns::End(turns);
   const std::string text = fmt::format(
-      "a split timed out on rank {} before its turn came: those of a group run one after the other", group.rank());
+      "split timed out on rank {} before its turn came: a group runs its splits one at a time", group.rank());
   group.abort(text);
   throw Error(ErrorKind::timeout, text, {.rank = group.rank(), .operation = "split"});
 }
@@ -152,7 +152,7 @@ std::string name_of_split(const GroupOptions& options) {
 std::optional<ProcessGroup> ProcessGroup::part(int color, int key, const GroupOptions& options, std::string_view call,
                                                Deadline deadline) const {
   if (state_->origin == nullptr) {
-    throw Error(ErrorKind::invalid_argument, "split: this group was made without a store, so no part of it can meet");
+    throw Error(ErrorKind::invalid_argument, "split: this group has no store, so it cannot be split");
   }
   std::vector<std::int64_t> mine{color, key}, all(2 * static_cast<std::size_t>(size()));
   const auto tensor_of = [](auto& values) { return at::from_blob(values.data(), std::ssize(values), at::kLong); };

@@ -1,16 +1,16 @@
 // A ProcessGroup is a set of ranks that make the same collective calls in the same order. bucket -> process group ->
-// collective. A copyable handle; the group ends when the last handle goes, without communicating (what is still in
-// flight is aborted). Thread-safe; calls from several threads of one rank run one after the other, so it is for the
-// caller to have all ranks agree on the order.
+// collective. A copyable handle; the group ends when the last handle is destroyed, without communicating (unfinished
+// calls are aborted). Thread-safe; calls from several threads of one rank run one after the other, so the caller must
+// make all ranks agree on the order.
 //
 // Every call blocks until this rank's result is complete, except the *_async forms, which return at once and run in
 // issue order on the group's own thread; their tensors must not be touched until the Work is done. Each fails within
-// its timeout, which runs from the call on, also while it waits for its turn: Error{invalid_argument} before anything
-// is sent, {desync} on every rank if ranks make different calls, {peer_lost} naming a rank that died or left, {timeout}
-// naming the missing ranks, {aborted}, {corrupt_data} naming the ranks between which data was damaged. After any but
-// the first two the group stays failed; after a desync, which is found before data moved, GroupOptions decide. Results
-// are bitwise equal on all ranks; reductions add in rank order (see Engine), except that other backends than the native
-// one add in an order of their own.
+// its timeout, which runs from the call on, including the wait for its turn: Error{invalid_argument} before anything is
+// sent, {desync} on every rank if ranks make different calls, {peer_lost} naming a rank that died or left, {timeout}
+// naming the missing ranks, {aborted}, {corrupt_data} naming the ranks between which data was corrupted. After any but
+// the first two the group remains failed; after a desync, which is found before data moved, see GroupOptions. Results
+// are bitwise equal on all ranks; reductions add in rank order (see Engine); backends other than the native one have
+// their own order.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -29,11 +29,11 @@ class ProcessGroup : public GroupHandle {
  public:
   using GroupHandle::GroupHandle;
 
-  // Dense tensors of any shape and strides. Lists work as one collective on tensors of one dtype. Every type can be
-  // moved; supports() in collective.h says which can be reduced how. A tensor whose memory is not what it says (not in
-  // order, lazily conjugated or negated, on another device) is copied, and the result copied back; a copy-on-write twin
-  // keeps its values; autograd sees nothing. Inputs may overlap anything. Tensors that are worked on in place may
-  // overlap each other: each gets its result, if all ranks list them alike. Outputs that overlap each other, and
+  // Dense tensors of any shape and strides. Lists work as one collective on tensors of one dtype. Every dtype can be
+  // moved; supports() in collective.h says which can be reduced how. A tensor that is not plain memory (not contiguous,
+  // lazily conjugated or negated, on another device) is copied, and the result copied back; a copy-on-write twin keeps
+  // its values; autograd sees nothing. Inputs may overlap anything. Tensors that are worked on in place may overlap
+  // each other: each gets its result, if all ranks list them in the same way. Outputs that overlap each other, and
   // written tensors whose elements share memory (expanded ones), are refused by name before anything is sent, as are
   // undefined, sparse, quantized, nested and meta tensors.
 
@@ -65,10 +65,10 @@ class ProcessGroup : public GroupHandle {
 
   // The tensors of all ranks, in rank order; all have this rank's shape.
   std::vector<at::Tensor> all_gather(const at::Tensor& input, const CallOptions& options = {}) const;
-  // outputs: together size() times the elements of the inputs: what each rank gave, in rank order, in as many tensors
-  // as you like.
+  // outputs: together size() times the elements of the inputs: the data of all ranks, in rank order, in any number of
+  // tensors.
   void all_gather_into(at::TensorList outputs, at::TensorList inputs, const CallOptions& options = {}) const;
-  // The same on root; nothing elsewhere.
+  // The same on root; empty elsewhere.
   std::vector<at::Tensor> gather(const at::Tensor& input, int root = 0, const CallOptions& options = {}) const;
   void gather_into(at::TensorList outputs, const at::Tensor& input, int root = 0,
                    const CallOptions& options = {}) const;
@@ -77,8 +77,8 @@ class ProcessGroup : public GroupHandle {
   // inputs: together size() times the elements of the outputs; this rank gets part rank() of the reduction.
   void reduce_scatter(at::TensorList outputs, at::TensorList inputs, ReduceOp op = ReduceOp::sum,
                       const CallOptions& options = {}) const;
-  // inputs[i] goes to rank i, outputs[i] comes from rank i; each pair may have a size of its own. If two ranks expect
-  // different ones, all ranks get Error{invalid_argument} that names them, and the group goes on.
+  // inputs[i] goes to rank i, outputs[i] comes from rank i; sizes may differ between pairs. If two ranks expect
+  // different sizes, all ranks get Error{invalid_argument} that names them, and the group remains usable.
   void all_to_all(at::TensorList outputs, at::TensorList inputs, const CallOptions& options = {}) const;
   // Returns once all ranks have called it.
   void barrier(const CallOptions& options = {}) const;
@@ -99,11 +99,11 @@ class ProcessGroup : public GroupHandle {
   Work all_to_all_async(at::TensorList outputs, at::TensorList inputs, const CallOptions& options = {}) const;
   Work barrier_async(const CallOptions& options = {}) const;
 
-  // New groups of some of these ranks, with collectives of their own; any number may be in use at once. All ranks of
-  // this group call it, also those that will not be members, who get nothing. Errors as of a collective, and
-  // Error{invalid_argument} if the group has no origin.
+  // New groups of some of these ranks, with separate collectives; any number may be in use at once. All ranks of this
+  // group call it, including non-members, which get nullopt. Errors as of a collective, and Error{invalid_argument} if
+  // the group has no origin.
   //   split: of all ranks that give the same color, ordered by key, then by rank; a negative color joins none
-  //   new_group: of the given ranks, in the given order, which all ranks must give alike
+  //   new_group: of the given ranks, in the given order, which must be the same on all ranks
   // options: instead of this group's, such as {.backend = "gloo", .timeout = 10s}; the same on all ranks of this group.
   std::optional<ProcessGroup> split(int color, int key = 0) const;
   std::optional<ProcessGroup> split(int color, int key, const GroupOptions& options) const;

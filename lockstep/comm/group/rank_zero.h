@@ -1,4 +1,4 @@
-// What one rank does for all of them. World -> rank 0.
+// Work that rank 0 does for all ranks. World -> rank 0.
 #pragma once
 
 #include <optional>
@@ -13,15 +13,15 @@ namespace lockstep {
 // Prints a line to standard output on rank 0, at once, and nothing on the others: log_rank0(world, "loss %.4f", loss).
 [[gnu::format(printf, 2, 3)]] void log_rank0(const ProcessGroup& group, const char* format, ...);
 
-// What rank 0 tells the others of its part: nothing if it went well. Error{invalid_argument} where it did not, that
-// quotes it. Collective.
+// Rank 0 shares whether its part succeeded (nullopt) or failed: then Error{invalid_argument} that quotes the failure.
+// Collective.
 void share_outcome(const ProcessGroup& group, const std::optional<std::string>& failure, const CallOptions& options);
-// The same for the exception that is being handled on rank 0. A group that has ended cannot be told.
+// The same for the exception that is being handled on rank 0. Does nothing in a group that has ended.
 void share_failure(const ProcessGroup& group, const CallOptions& options) noexcept;
 
-// Runs `prepare` on rank 0 and then, if that went well, on all others: they find what it has downloaded or made.
+// Runs `prepare` on rank 0 and then, if it succeeded, on all other ranks: they find what it downloaded or made.
 //   const auto train = lockstep::main_rank_first(world, [&] { return load_or_download(directory); });
-// What rank 0 throws, it throws on; all others get Error{invalid_argument} that quotes it. Collective.
+// Rethrows on rank 0; all others get Error{invalid_argument} that quotes the exception. Collective.
 template <class Prepare>
 std::invoke_result_t<Prepare> main_rank_first(const ProcessGroup& group, Prepare&& prepare,
                                               const CallOptions& options = {}) {

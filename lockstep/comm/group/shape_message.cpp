@@ -51,7 +51,7 @@ ShapeMessage decode_shape(std::span<const std::int64_t> numbers, int rank, std::
 }
 
 TensorHead take_tensor_head(std::string_view& bytes, ElementOf element_of) {
-  const Origin origin("a tensor that came as an object");
+  const Origin origin("a received tensor object");
   TensorHead head;
   head.type = take(bytes, origin);
   const std::size_t element = element_of(head.type);

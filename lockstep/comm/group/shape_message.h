@@ -26,15 +26,15 @@ struct WrongIndex {
 struct ShapeMessage {
   std::int64_t type = 0;  // torch's number
   std::vector<std::int64_t> sizes;
-  // What is wrong with the tensor, so that all ranks refuse it alike.
+  // What is wrong with the tensor, so that all ranks refuse it.
   std::optional<WrongIndex> wrong = {};
 };
 
 // REQUIRES: at most kMostDimensions sizes, and kShapeNumbers zeros.
 void encode(const ShapeMessage& shape, std::span<std::int64_t> numbers);
 // The message of `rank` about `what`. Error{corrupt_data} that names the rank, unless a tensor of one of `types` types,
-// of elements of at most 16 bytes, can have such a shape. Of a sparse tensor only the first `dense` sizes stand for
-// memory: the rest may be larger than any.
+// of elements of at most 16 bytes, can have such a shape. Of a sparse tensor only the first `dense` sizes take memory:
+// the others may be of any size.
 ShapeMessage decode_shape(std::span<const std::int64_t> numbers, int rank, std::int64_t types, std::string_view what,
                           std::size_t dense = kMostDimensions);
 
@@ -48,10 +48,10 @@ struct TensorHead {
 using ElementOf = std::size_t (*)(std::int64_t type);
 TensorHead take_tensor_head(std::string_view& bytes, ElementOf element_of);
 
-// The length of an object, which its rank sends in front of it, or the root for all ranks.
+// The length of an object, which its rank sends before it, or the root for all ranks.
 inline constexpr std::size_t kMostObjectBytes = std::size_t{1} << 30;
 inline constexpr std::int64_t kTooLong = -2;  // instead of a length over the limit
-// The length; Error{invalid_argument} for kTooLong, Error{corrupt_data} for anything else that is no length.
+// The length; Error{invalid_argument} for kTooLong, Error{corrupt_data} for any other number that is not a length.
 std::size_t checked_object_length(std::int64_t told, int rank, std::size_t most);
 
 }  // namespace lockstep::internal

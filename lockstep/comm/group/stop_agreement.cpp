@@ -37,9 +37,9 @@ void StopAgreement::note_agreed() {
 bool StopAgreement::ask(const ProcessGroup& group) {
   if (uneven_calls) {
     throw Error(ErrorKind::invalid_argument,
-                "stop_requested() is asked by the loader of a join(), where ranks may have different numbers of "
-                "batches, so it cannot reach all of them; give the world to join() (UnevenOptions::stop_with), and the "
-                "loader no stop_when",
+                "stop_requested() was called by the loader of a join(), where ranks may have different numbers of "
+                "batches, so not all of them call it; give the world to join() (UnevenOptions::stop_with), and no "
+                "stop_when to the loader",
                 {.rank = group.rank(), .operation = "stop_requested"});
   }
   if (is_agreed_) return true;

@@ -1,4 +1,4 @@
-// Ranks agree whether they were told to stop, so that all of them end after the same step, whichever got the signal and
+// Ranks agree whether a stop was requested, so that all end after the same step, whichever rank got the signal and
 // when. signals -> StopAgreement -> World::stop_requested(). Used by one thread at a time; a call may be a collective.
 #pragma once
 
@@ -12,8 +12,8 @@
 
 namespace lockstep::internal {
 
-// Which calls agree, and which only count. Of long steps each does; of short ones one within kInterval, or every
-// kMost-th, so that a step that suddenly takes long is not behind many. A value type; pure.
+// Which calls communicate, and which only count. Of long steps each does; of short ones one within kInterval, or every
+// kMost-th, so that a step that suddenly takes long comes after few others. A value type; pure.
 class AgreementPace {
  public:
   static constexpr Duration kInterval = std::chrono::milliseconds(50);
@@ -38,7 +38,7 @@ class StopAgreement {
   // Collective, on all ranks of the group. Once true always true, without communication.
   bool ask(const ProcessGroup& group);
 
-  // For those who agree in a collective that they make anyway: what this rank contributes, and what came of it.
+  // For callers that agree within another collective: what this rank contributes, and the result.
   bool is_told();
   void note_agreed();
 
@@ -49,7 +49,7 @@ class StopAgreement {
   std::atomic<bool> is_agreed_{false};
 };
 
-// While it lives, this thread is where ranks do not all come equally often, so they cannot ask.
+// While it lives, ranks may make different numbers of calls in this thread, so stop_requested() is refused.
 class UnevenCalls {
  public:
   UnevenCalls();

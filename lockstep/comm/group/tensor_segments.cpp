@@ -104,15 +104,15 @@ void* memory_of(const at::Tensor& tensor, Flow flow) {
 void require_dense(const at::Tensor& tensor, std::string_view operation, const std::string& name) {
   if (!tensor.defined()) refuse(operation, name + " is undefined");
   if (is_plain(tensor)) return;
-  if (tensor.is_nested()) refuse(operation, name + " is nested; give the tensors that it is made of");
+  if (tensor.is_nested()) refuse(operation, name + " is nested; give its component tensors");
   if (tensor.layout() != at::kStrided) {
     const bool is_opaque = tensor.is_mkldnn();
     refuse(operation, name + " is " + (is_opaque ? "" : "sparse, ") + text_of(tensor.layout()) +
-                          ", where a dense one " + "belongs; to_dense() makes one");
+                          ", where a dense tensor is needed; convert it with to_dense()");
   }
-  if (tensor.is_quantized()) refuse(operation, name + " is quantized; give its int_repr(), its scale and zero point");
-  if (tensor.is_meta()) refuse(operation, name + " is on meta, where it has no memory");
-  if (tensor.is_cpu() && !tensor.has_storage()) refuse(operation, name + " has no memory of its own");
+  if (tensor.is_quantized()) refuse(operation, name + " is quantized; give its int_repr(), scale and zero point");
+  if (tensor.is_meta()) refuse(operation, name + " is on the meta device, which has no memory");
+  if (tensor.is_cpu() && !tensor.has_storage()) refuse(operation, name + " has no storage");
 }
 
 TensorSegments::TensorSegments(at::TensorList tensors, std::string_view operation, Use use, Flow flow, Memory memory) {
@@ -193,7 +193,7 @@ void TensorSegments::assign(at::TensorList tensors, std::string_view operation, 
     if (flow != Flow::write) return copy_what_overlaps(tensors);
     if (const auto pair = find_overlap(tensors, spans_)) {
       refuse(operation, "output tensors " + std::to_string(pair->first) + " and " + std::to_string(pair->second) +
-                            " lie over each other in memory, so they cannot both have their result");
+                            " overlap in memory, so they cannot hold both results");
     }
   });
 }

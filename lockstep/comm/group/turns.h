@@ -1,8 +1,8 @@
 // Turns says which call of a group may use its engine: one at a time, in the order in which they lined up.
 // call -> Turns -> engine. Thread-safe. Only take() and await() block, and not beyond the call's deadline.
 //
-// A call that is still in line at its deadline gives up its place. Ranks are out of step from then on, so whoever is
-// told so ends the group.
+// A call that is still in line at its deadline gives up its place. Ranks are out of step from then on, so the caller
+// must end the group.
 #pragma once
 
 #include <atomic>
@@ -18,7 +18,7 @@ namespace lockstep::internal {
 
 class Turns {
  public:
-  // on_late: called when a call that does not wait in take() has given up its place; from a thread of its own, which it
+  // on_late: called when a call that does not wait in take() has given up its place; from a separate thread, which it
   // may not block.
   explicit Turns(std::function<void()> on_late) : on_late_(std::move(on_late)) {}
   // Destroyed when nobody is in line.
@@ -52,7 +52,7 @@ class Turns {
     std::uint32_t taken = kTaken;
     if (!state_.compare_exchange_strong(taken, kFree, std::memory_order_release)) hand_over();
   }
-  // Ends, where it goes out of scope, the turn that its maker has.
+  // Ends the turn of its maker when it goes out of scope.
   class End {
    public:
     explicit End(Turns& turns) : turns_(turns) {}

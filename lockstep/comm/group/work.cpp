@@ -25,7 +25,7 @@ void Work::wait(Deadline deadline) const {
   State& state = this->state();
   std::unique_lock lock(state.mutex);
   if (!wait_until(state.changed, lock, deadline, [&] { return state.done; })) {
-    throw Error(ErrorKind::timeout, "the collective that Work::wait() waited for has not finished; it goes on");
+    throw Error(ErrorKind::timeout, "Work::wait() timed out: the operation has not finished, and continues");
   }
   if (state.error) std::rethrow_exception(state.error);
 }

@@ -1,5 +1,5 @@
 // A Work is a collective or a message that was started and will finish: a copyable handle. Thread-safe.
-// A default-constructed one refers to no operation: to ask it anything is Error{invalid_argument}.
+// A default-constructed one refers to no operation: using it is Error{invalid_argument}.
 #pragma once
 
 #include <condition_variable>
@@ -15,20 +15,20 @@ class Work {
  public:
   Work() = default;
 
-  // Blocks until it has finished, and throws what it failed with, every time it is called.
-  // Error{timeout} at the deadline; the collective goes on.
+  // Blocks until it has finished, and throws its error, on every call. Error{timeout} at the deadline; the operation
+  // continues.
   void wait(Deadline deadline = Deadline::never()) const;
-  // Without blocking: finished, well or badly.
+  // Without blocking: finished, successfully or not.
   bool is_completed() const;
-  // What it failed with; null while it runs and where it went well.
+  // Its error; null while it runs and if it succeeded.
   std::exception_ptr exception() const;
   // Of a received message: the rank that sent it. -1 for everything else, and before it is finished.
   int source() const;
 
-  // For whoever runs it: a new, unfinished one.
+  // For code that runs operations: a new, unfinished one.
   static Work start();
   void complete(std::exception_ptr error, int source = -1) const;
-  // Makes it unfinished again, unless another handle to it is left; whether it did.
+  // Makes it unfinished again, unless another handle to it exists; returns whether it did.
   bool renew() const;
 
  private:

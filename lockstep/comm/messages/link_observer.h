@@ -1,4 +1,4 @@
-// The LinkObserver is whom a MessageLink tells what becomes of operations. MessageLink -> LinkObserver.
+// A MessageLink reports the outcome of operations to its LinkObserver. MessageLink -> LinkObserver.
 // Called on the thread that moves the link's bytes.
 #pragma once
 

@@ -97,7 +97,7 @@ void MessageReceiver::begin_frame() {
   const bool is_body_sound = has_body && header_.following_bytes <= kMaxReasonBytes;
   if (kind != FrameKind::eager && kind != FrameKind::data && header_.following_bytes != 0 && !is_body_sound) {
     throw corrupt(
-        fmt::format("{} bytes behind a frame of kind {}", header_.following_bytes, static_cast<std::uint32_t>(kind)));
+        fmt::format("{} bytes after a frame of kind {}", header_.following_bytes, static_cast<std::uint32_t>(kind)));
   }
   following_left_ = header_.following_bytes;
   body_.clear();
@@ -135,7 +135,7 @@ void MessageReceiver::begin_data() {
   const std::uint64_t bytes = header_.following_bytes;
   if (header_.bytes != receiving_->moved_bytes || bytes == 0 || bytes > kDataFrameBytes ||
       bytes > receiving_->left_bytes()) {
-    throw corrupt(fmt::format("{} bytes at {} of a message of {} bytes of which {} have come", bytes, header_.bytes,
+    throw corrupt(fmt::format("{} bytes at {} of a message of {} bytes of which {} have arrived", bytes, header_.bytes,
                               receiving_->envelope.bytes, receiving_->moved_bytes));
   }
 }
@@ -176,7 +176,7 @@ void MessageReceiver::read_cancel() {
   const auto node = incoming_.extract(header_.id);
   if (node) {
     const OperationPtr& receive = node.mapped();
-    if (receive->moved_bytes != 0) throw corrupt("a cancellation of half a message");
+    if (receive->moved_bytes != 0) throw corrupt("a cancellation of a partly sent message");
     receive->source = -1;
     observer_.match_receive(receive);
   } else if (matcher_.remove_at_sender(peer_, header_.tag, header_.id)) {

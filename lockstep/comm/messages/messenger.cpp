@@ -8,7 +8,7 @@
 namespace lockstep::internal {
 namespace {
 
-constexpr const char* kDestroyed = "the messenger was destroyed before it was done";
+constexpr const char* kDestroyed = "the messenger was destroyed before the transfer completed";
 
 Error abort_error(const Mesh& mesh, std::string_view reason) {
   return Error(ErrorKind::aborted, fmt::format("rank {} ended the group: {}", mesh.rank(), reason),
@@ -66,7 +66,7 @@ Request Messenger::post(const Envelope& envelope, std::vector<MutableByteSpan> m
   for (const MutableByteSpan piece : memory) operation->envelope.bytes += piece.size();
   if (envelope.peer >= size() || envelope.peer < (sends ? 0 : kAnySource)) {
     throw Error(ErrorKind::invalid_argument,
-                fmt::format("{}: there is no such rank among {}", describe(operation->envelope), size()),
+                fmt::format("{}: there is no such rank in this group of {}", describe(operation->envelope), size()),
                 {.rank = rank(), .peer = envelope.peer});
   }
   operation->memory = std::move(memory);

@@ -7,11 +7,11 @@
 //
 // Any thread may call. A thread of the Messenger moves the bytes; it sleeps while there is nothing to move.
 //
-// What fails a transfer:
+// Errors that fail a transfer:
 //   desync      the message has another size than the receive expects. A message that was on its way already has
 //               completed its send; any other fails it, too. Only this message is affected.
 //   timeout     the deadline passed. A message of which a part has moved already takes the link to that rank with it.
-//   peer_lost   the other rank has died, left or given up the link; also every later transfer with it. A receive from
+//   peer_lost   the other rank has died, left or ended the link; also every later transfer with it. A receive from
 //               any rank fails when one rank dies, or when all have left.
 //   aborted     somebody ended the group, or the Messenger was destroyed first. Or whatever error ended the group.
 #pragma once

@@ -125,7 +125,7 @@ class BarrierCoordinator {
       if (!counts || (!missing.empty() && !wait_all_ranks_)) continue;
       missing.push_back(rank);
       if (arrival != ArrivalList::Arrival::awaited) continue;
-      fare += "; " + describe_missing(messenger_.peer_name(rank), "did not come", messenger_.health(rank));
+      fare += "; " + describe_missing(messenger_.peer_name(rank), "did not arrive", messenger_.health(rank));
     }
     Status status;
     if (missing.empty()) return status;
@@ -215,7 +215,7 @@ void report_to_rank_0(Messenger& messenger, std::uint64_t number, Duration timeo
   }
   throw Error(ErrorKind::timeout,
               fmt::format("{}Rank {} successfully reached monitoredBarrier, but received errors while waiting for "
-                          "send/recv from rank 0: {} did not come in {} ms",
+                          "send/recv from rank 0: {} did not arrive in {} ms",
                           me, messenger.rank(), messenger.peer_name(0), milliseconds(timeout)),
               detail);
 }

@@ -119,7 +119,7 @@ bool ProgressEngine::move(int rank) {
       } else if (!link.reason_of_peer().empty()) {
         end_link(rank, LinkState::lost,
                  Error(ErrorKind::peer_lost,
-                       fmt::format("{} gave up its link: {}", mesh_.peer_name(rank), link.reason_of_peer()),
+                       fmt::format("{} ended its link to this rank: {}", mesh_.peer_name(rank), link.reason_of_peer()),
                        {.peer = rank}));
       }
     }
@@ -240,21 +240,21 @@ void ProgressEngine::time_out(const OperationPtr& operation, TimePoint now) {
   // The peer counts on the rest of the message, so no other can follow.
   end_link(with, LinkState::failing,
            Error(ErrorKind::peer_lost,
-                 fmt::format("the link between ranks {} and {} was given up: {}", mesh_.rank(), with, text),
+                 fmt::format("the link between ranks {} and {} has failed: {}", mesh_.rank(), with, text),
                  {.rank = mesh_.rank(), .peer = with}));
 }
 
 std::string ProgressEngine::progress_of(const Operation& operation) const {
   const Envelope& envelope = operation.envelope;
   const bool is_receive = envelope.direction == Direction::receive;
-  if (is_receive && operation.source < 0) return "no message with that tag has come";
+  if (is_receive && operation.source < 0) return "no message with that tag has arrived";
   if (is_receive) {
-    return fmt::format("{} of {} bytes have come from rank {}", operation.moved_bytes, envelope.bytes,
+    return fmt::format("{} of {} bytes have arrived from rank {}", operation.moved_bytes, envelope.bytes,
                        operation.source);
   }
   const std::string sent = fmt::format("{} of {} bytes were sent", operation.moved_bytes, envelope.bytes);
   const bool is_unmatched = operation.moved_bytes == 0 && (operation.is_rts_sent || envelope.peer == mesh_.rank());
-  return is_unmatched ? sent + "; the receiver has not asked for them" : sent;
+  return is_unmatched ? sent + "; the receiver has not posted a receive for them" : sent;
 }
 
 std::string ProgressEngine::state_of(int rank) const {

@@ -22,7 +22,7 @@
 
 namespace lockstep::internal {
 
-// How a rank fares: what it answered last, and what the kernel knows of its process.
+// The state of a rank: its last answer, and what the kernel knows of its process.
 PeerHealth health_of(const Mesh& mesh, const Heartbeat& heartbeat, int rank);
 
 class ProgressEngine final : public LinkObserver {
@@ -70,14 +70,14 @@ class ProgressEngine final : public LinkObserver {
   bool move(int rank);
   void expire(TimePoint now);
   void inquire(TimePoint now);
-  // Says in the log for whom operations wait that have waited for long.
+  // Logs for which ranks operations wait that have waited for long.
   void report(TimePoint now);
   void time_out(const OperationPtr& operation, TimePoint now);
   std::string progress_of(const Operation& operation) const;
   std::string state_of(int rank) const;
   bool cancel(const Operation& operation);
   void handle(int rank, const Error& error);
-  // Ends all operations with a rank, and those from any rank if none can be relied on any more.
+  // Ends all operations with a rank, and receives from any rank if those can no longer be relied on.
   void end_link(int rank, LinkState state, const Error& reason);
   const Error* failure_for_any() const;
 

@@ -17,9 +17,9 @@ void call(const RequestState::Callback& callback, const std::exception_ptr& erro
   try {
     callback(error);
   } catch (const std::exception& thrown) {
-    log_error(fmt::format("a callback on the completion of a message threw: {}", thrown.what()));
+    log_error(fmt::format("a message's completion callback threw: {}", thrown.what()));
   } catch (...) {
-    log_error("a callback on the completion of a message threw something");
+    log_error("a message's completion callback threw something other than a std::exception");
   }
 }
 
@@ -35,7 +35,8 @@ std::string describe(const Envelope& envelope) {
 void RequestState::wait(Deadline deadline) {
   std::unique_lock lock(mutex_);
   if (!wait_until(completed_, lock, deadline, [&] { return is_completed_; })) {
-    throw Error(ErrorKind::timeout, describe(envelope_) + " is still under way", {.peer = envelope_.peer});
+    throw Error(ErrorKind::timeout, describe(envelope_) + " has not completed, and continues",
+                {.peer = envelope_.peer});
   }
   if (error_) std::rethrow_exception(error_);
 }

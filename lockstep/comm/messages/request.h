@@ -1,5 +1,5 @@
 // A Request is the handle of one message that is being sent or received. Messenger -> Request.
-// A cheap copy; all copies speak of the same message, also after its Messenger is gone. Thread-safe.
+// Cheap to copy; all copies refer to the same message, also after its Messenger is destroyed. Thread-safe.
 #pragma once
 
 #include <condition_variable>
@@ -19,7 +19,7 @@ inline constexpr int kAnySource = -1;  // for recv(): whichever rank's message c
 
 enum class Direction : std::uint8_t { send, receive };
 
-// What a message is called in errors.
+// How errors describe a message.
 struct Envelope {
   Direction direction = Direction::send;
   int peer = kAnySource;
@@ -29,7 +29,7 @@ struct Envelope {
 // "send of 12 bytes with tag 7 to rank 1"
 std::string describe(const Envelope& envelope);
 
-// What a Request and the thread that moves its bytes share.
+// Shared by a Request and the thread that moves its bytes.
 class RequestState {
  public:
   using Callback = std::function<void(std::exception_ptr)>;
@@ -58,15 +58,15 @@ class Request {
  public:
   explicit Request(std::shared_ptr<RequestState> state) : state_(std::move(state)) {}
 
-  // Returns once the message's memory may be used again: a send's bytes are on their way, a receive's are there.
-  // Throws the Error with which the transfer failed, or Error{timeout} when this deadline passes first; the transfer
-  // then goes on.
+  // Returns once the message's memory may be used again: a send's bytes are on their way, a receive's have arrived.
+  // Throws the Error with which the transfer failed, or Error{timeout} if the deadline passes first; the transfer then
+  // continues.
   void wait(Deadline deadline = Deadline::never()) const { state_->wait(deadline); }
   bool is_completed() const { return state_->is_completed(); }
   // The rank that sent the message; -1 until the transfer is completed, and if it failed.
   int source() const { return state_->source(); }
-  // Calls back once the transfer is completed, with null or its Error: at once if it is already, otherwise on the
-  // messenger's thread, which must not be blocked and may not destroy the Messenger. What the callback throws is
+  // Calls back once the transfer is completed, with null or its Error: at once if it already is, otherwise on the
+  // messenger's thread, which must not be blocked and may not destroy the Messenger. Exceptions of the callback are
   // logged.
   void on_done(std::function<void(std::exception_ptr)> callback) const { state_->on_done(std::move(callback)); }
 

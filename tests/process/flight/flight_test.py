@@ -158,7 +158,7 @@ class Apart(unittest.TestCase):
                     print(f"  {failure}", flush=True)
                     self.assertEqual(failure.kind, "timeout")
                     self.assertIn("Rank 2 failed to pass monitoredBarrier in 1000 ms", failure.text)
-                    self.assertRegex(failure.text, r"rank 2 \(host \S+, pid \d+\) did not come: alive")
+                    self.assertRegex(failure.text, r"rank 2 \(host \S+, pid \d+\) did not arrive: alive")
                     self.assertLess(failure.waited, 1 + 0.1 + BUSY)
                 self.assertEqual([work.line(rank) for rank in range(3)], ["goes on"] * 3)
                 self.assertEqual(work.exit_codes(), [0, 0, 0])

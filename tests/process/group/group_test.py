@@ -288,7 +288,7 @@ class Places(unittest.TestCase):
     def test_the_log_says_what_was_chosen_and_why_if_asked_to(self):
         command = [LOCKSTEP, "run", "--nproc-per-node", "2", "--no-prefix", WORKER, "sums"]
         for transport, choice in (("automatic", "shared memory: all ranks are on one node; "),
-                                  ("tcp", "tcp: TCP was asked for. ")):
+                                  ("tcp", "tcp: TCP was requested. ")):
             environment = {"LOCKSTEP_TRANSPORT": transport, "LOCKSTEP_LOG": "debug"}
             with self.subTest(transport), Tree(command, environment) as tree:
                 _, _, error = tree.finish(60)
@@ -400,8 +400,8 @@ class Hosts(unittest.TestCase):
             with Job(WORKER, ["sums"], 2, wrong, place) as work:
                 text = work.failure(1).text
                 self.assertRegex(text, r"rank 1 cannot connect to rank 0 \(host .*, pid \d+\) at 10\.213\.8\.1:")
-                self.assertRegex(text, r"that is its interface a_bridge: if it leads nowhere, set LOCKSTEP_IFNAME on "
-                                       r"host \S+ to another one")
+                self.assertRegex(text, r"that is its interface a_bridge: if it cannot be reached, set LOCKSTEP_IFNAME "
+                                       r"on host \S+ to another")
             absent = {**environment, "LOCKSTEP_IFNAME": "eth7"}
             with Job(WORKER, ["sums"], 2, absent, place) as work:
                 self.assertRegex(work.failure(0).text, '"eth7".*it has: (a_bridge, cable|cable, a_bridge)')

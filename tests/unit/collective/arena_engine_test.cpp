@@ -59,7 +59,7 @@ TEST_CASE("a rank that finds nonsense tells the others, which do not wait for it
     const char* text;
   };
   const Lie lies[] = {{{~std::uint64_t{0} - 8, 16}, "posted memory outside its segment"},
-                      {{1 << 20, 16}, "posted 16 bytes where 262144 belong"}};
+                      {{1 << 20, 16}, "posted 16 bytes instead of 262144"}};
   for (const Lie& lie : lies) {
     Ranks ranks(3);
     std::uint64_t sequence = 0;
@@ -68,9 +68,9 @@ TEST_CASE("a rank that finds nonsense tells the others, which do not wait for it
     arena::Slot& slot = ranks.arenas[1]->slot(1, sequence);
     std::memcpy(slot.payload, &lie.ref, sizeof lie.ref);
     CHECK_ERROR(error_of([&] { ranks.engines[0]->poll(); }), ErrorKind::corrupt_data, "rank 1", lie.text,
-                "all_reduce(sum) #1", "as rank 0 sees it");
+                "all_reduce(sum) #1", "as seen by rank 0");
     const Error told = error_of([&] { ranks.engines[2]->wait(sequence, soon()); });
-    CHECK_ERROR(told, ErrorKind::corrupt_data, "rank 1", lie.text, "as rank 0 sees it");
+    CHECK_ERROR(told, ErrorKind::corrupt_data, "rank 1", lie.text, "as seen by rank 0");
     CHECK(told.detail().peer == 1);
     CHECK_ERROR(error_of([&] { ranks.post(2); }), ErrorKind::corrupt_data, lie.text);
   }

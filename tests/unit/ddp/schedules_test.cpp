@@ -248,7 +248,7 @@ TEST_CASE("a rank that leaves out a backward, or makes one more, is told at the 
     for (const auto& error : errors) {
       REQUIRE(error != nullptr);
       const std::string text = error_of([&] { std::rethrow_exception(error); }).what();
-      CHECK(text.find("a rank has left out a backward through ddp(...), or has made one more") != std::string::npos);
+      CHECK(text.find("a rank has skipped a backward through ddp(...), or has made an extra one") != std::string::npos);
       CHECK(text.find("of backward 2") != std::string::npos);
     }
   };

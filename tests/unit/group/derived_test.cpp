@@ -153,7 +153,7 @@ TEST_CASE("all_to_all_single cuts tensors by rows") {
     CHECK_ERROR(error_of([&] {
                   all_to_all_single(group, rows(3, 0), rows(3, 0), {1, 1, 2});
                 }),
-                ErrorKind::invalid_argument, "the splits of the output must be 3 numbers of rows that add up to its 3");
+                ErrorKind::invalid_argument, "the splits of the output must be 3 row counts that add up to its 3 rows");
     CHECK_ERROR(error_of([&] {
                   all_to_all_single(group, rows(3, 0), rows(3, 0), {4, 1, -2});
                 }),
@@ -169,7 +169,7 @@ TEST_CASE("premul_sum multiplies before it sums") {
     all_reduce_premul_sum(group, tensor, at::full({1}, group.rank() == 0 ? 1.0 : 0.0));
     CHECK(at::equal(tensor, at::full({4}, 3.0)));
     CHECK_ERROR(error_of([&] { all_reduce_premul_sum(group, tensor, at::ones({2})); }), ErrorKind::invalid_argument,
-                "premul_sum: the factor is not a tensor of one element");
+                "premul_sum: the factor must be a tensor of one element");
   });
 }
 
@@ -239,8 +239,11 @@ TEST_CASE("float8 is moved and not reduced") {
 TEST_CASE("groups of parts are refused in words") {
   as_group(2, [](const ProcessGroup& group) {
     CHECK_ERROR(error_of([&] { group.split(0); }), ErrorKind::invalid_argument,
-                "split: this group was made without a store, so no part of it can meet");
-    CHECK_ERROR(error_of([&] { group.new_group({0, 0}); }), ErrorKind::invalid_argument, "new_group: 0 is named twice");
+                "split: this group has no store, so it cannot be split");
+    CHECK_ERROR(error_of([&] {
+                  group.new_group({0, 0});
+                }),
+                ErrorKind::invalid_argument, "new_group: rank 0 is listed twice");
     CHECK_ERROR(error_of([&] {
                   group.new_group({0, 2});
                 }),
@@ -272,7 +275,7 @@ TEST_CASE("an index outside of a sparse tensor is refused on all ranks alike") {
       const at::Tensor index = at::tensor({std::int64_t{3}, group.rank() == 1 ? wrong : 8}, at::kLong).reshape({1, 2});
       const at::Tensor sparse = at::_sparse_coo_tensor_unsafe(index, at::ones({2}), {9});
       CHECK_ERROR(error_of([&] { all_reduce_sparse(group, sparse); }), ErrorKind::invalid_argument,
-                  "rank 1 gave an index " + std::to_string(wrong) + " in dimension 0, which has the size 9");
+                  "rank 1 gave index " + std::to_string(wrong) + " in dimension 0, which has size 9");
     }
     CHECK(all_reduce_sparse(group, coo({8}, at::ones({1}), {9})).to_dense()[8].item<float>() == 3);
   });
@@ -315,8 +318,7 @@ TEST_CASE("what a rank tells that no tensor has is named on all ranks") {
 
 TEST_CASE("indices that were damaged on their way name the rank that they are from") {
   as_group(2, [](const ProcessGroup& group) {
-    const std::string why =
-        "rank 1's part of all_reduce_sparse: an index 1099511627776 in dimension 0, which has the size 9";
+    const std::string why = "rank 1's part of all_reduce_sparse: index 1099511627776 in dimension 0, which has size 9";
     if (group.rank() == 0) {
       CHECK_ERROR(error_of([&] { all_reduce_sparse(group, coo({2}, at::ones({1}), {9})); }), ErrorKind::corrupt_data,
                   why);

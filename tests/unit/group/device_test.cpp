@@ -81,7 +81,7 @@ TEST_CASE("a device's tensors with lazy bits, or twice in a list, get what they 
       CHECK_ERROR(error_of([&] {
                     group.all_gather_into({twice, twice}, {twice});
                   }),
-                  ErrorKind::invalid_argument, "output tensors 0 and 1 lie over each other");
+                  ErrorKind::invalid_argument, "output tensors 0 and 1 overlap in memory");
     });
   }
 }
@@ -100,7 +100,7 @@ TEST_CASE("tensors without memory are refused") {
   run_group_or_throw(1, Over::arena, [](const ProcessGroup& group) {
     const at::Tensor meta = at::empty({3}, at::TensorOptions().device(at::kMeta));
     CHECK_ERROR(error_of([&] { group.all_reduce(meta); }), ErrorKind::invalid_argument,
-                "all_reduce: tensor 0 is on meta, where it has no memory");
+                "all_reduce: tensor 0 is on the meta device, which has no memory");
     CHECK_FALSE(group.supports(OpKind::all_reduce, ReduceOp::sum, at::kFloat, at::kMeta));
   });
 }

@@ -178,7 +178,7 @@ TEST_CASE("a call whose turn does not come is told by its name, and so is what h
       error_of([&] { late.wait(Deadline::after(20s)); }), ErrorKind::timeout,
       "all_reduce(sum) of 4 float32, gradient bucket 0 (fc.weight) of backward 3 timed out on rank 0 before its "
       "turn came",
-      "the last one to begin is barrier #1, end of epoch");
+      "the last that it started is barrier #1, end of epoch");
   CHECK_THROWS_AS(first.get(), Error);
 }
 

@@ -185,22 +185,23 @@ TEST_CASE("what is no value is refused") {
       CHECK(error.kind() == ErrorKind::corrupt_data);
     }
   }
-  CHECK_ERROR(error_of([] { Codec::decode("?"); }), ErrorKind::corrupt_data, "there is no kind");
+  CHECK_ERROR(error_of([] { Codec::decode("?"); }), ErrorKind::corrupt_data, "unknown kind");
   for (const char container : {'l', 'd', 'o'}) {  // of containers without end
     CHECK_ERROR(error_of([&] { Codec::decode("l" + std::string(1'000'000, container)); }), ErrorKind::corrupt_data,
-                "a type is nested more than 100 times");
+                "its types are nested more than 100 deep");
   }
   for (const char* bytes : {"b\x02", "b\xff"}) {
-    CHECK_ERROR(error_of([&] { Codec::decode(bytes); }), ErrorKind::corrupt_data, "true or false came as");
+    CHECK_ERROR(error_of([&] { Codec::decode(bytes); }), ErrorKind::corrupt_data,
+                "received a bool object with the byte");
   }
   c10::TypePtr deep_type = c10::IntType::get();
   for (int i = 0; i < 200; ++i) deep_type = c10::ListType::create(deep_type);
   const c10::IValue deeply_typed = c10::impl::GenericList(deep_type);
   CHECK_ERROR(error_of([&] { Codec::encode(deeply_typed); }), ErrorKind::invalid_argument,
-              "a type is nested more than 100 times");
+              "its types are nested more than 100 deep");
   c10::IValue deep;
   for (int i = 0; i < 200; ++i) deep = c10::ivalue::Tuple::create(std::vector<c10::IValue>{deep});
-  CHECK_ERROR(error_of([&] { Codec::encode(deep); }), ErrorKind::invalid_argument, "nested more than 100 times");
+  CHECK_ERROR(error_of([&] { Codec::encode(deep); }), ErrorKind::invalid_argument, "nested more than 100 deep");
   CHECK_ERROR(error_of([] { Codec::encode(c10::IValue(at::Device(at::kCPU))); }), ErrorKind::invalid_argument,
               "a Device cannot be sent");
   CHECK_ERROR(error_of([] { ObjectCodec<json>::decode("{\"a\": "); }), ErrorKind::corrupt_data, "a JSON value",
@@ -242,7 +243,7 @@ TEST_CASE("named tensors come back from bytes as they were, and damaged bytes ar
     CHECK(decoded < tensors.size());  // cut between two tensors, there is nothing to see
   }
   CHECK_ERROR(error_of([&] { ObjectCodec<Tensors>::decode(std::string(8, '\xff')); }), ErrorKind::corrupt_data,
-              "came as 0 bytes");
+              "an object of 0 bytes");
 }
 
 }  // namespace object_codecs_test

@@ -80,10 +80,10 @@ TEST_CASE("tensors of different shapes and types are objects, too") {
 TEST_CASE("a wrong list is an error on all ranks, and damaged bytes allocate nothing") {
   run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
     CHECK_ERROR(error_of([&] { scatter_object(group, std::vector<std::string>{"one"}, 1); }),
-                ErrorKind::invalid_argument, "rank 1 has to give one object for each of 2 ranks");
+                ErrorKind::invalid_argument, "rank 1 must give one object for each of 2 ranks");
     group.barrier();
   });
-  CHECK_ERROR(error_of([] { ObjectCodec<int>::decode("abc"); }), ErrorKind::corrupt_data, "3 bytes where 4 belong");
+  CHECK_ERROR(error_of([] { ObjectCodec<int>::decode("abc"); }), ErrorKind::corrupt_data, "of 3 bytes, expected 4");
   const std::string whole = ObjectCodec<at::Tensor>::encode(at::ones({3, 4}));
   for (std::size_t length = 0; length < whole.size(); ++length) {
     CHECK(error_of([&] { ObjectCodec<at::Tensor>::decode(whole.substr(0, length)); }).kind() ==
@@ -108,7 +108,7 @@ TEST_CASE("tensors that are objects are what they say, or refused") {
     refused({}, "a tensor as an object: the tensor is undefined");
     refused(at::ones({2}).to_sparse(), "the tensor is sparse");
     refused(at::quantize_per_tensor(at::ones({2}), 0.5, 0, at::kQInt8), "the tensor is quantized");
-    refused(at::empty({2}, at::TensorOptions().device(at::kMeta)), "the tensor is on meta");
+    refused(at::empty({2}, at::TensorOptions().device(at::kMeta)), "the tensor is on the meta device");
     group.barrier();
   });
 }
@@ -138,7 +138,7 @@ TEST_CASE("what cannot be turned into bytes is known to ranks that wait for it")
       is_root ? group.barrier() : void(broadcast_object(group, tensor));
     });
     CHECK_ERROR(error, ErrorKind::desync);
-    if (!is_root) CHECK_ERROR(error, ErrorKind::desync, "the object of a call", "sparse");
+    if (!is_root) CHECK_ERROR(error, ErrorKind::desync, "encoding of an object", "sparse");
   });
 }
 

@@ -121,7 +121,7 @@ TEST_CASE("a scan gives each rank what all up to it make, an exclusive one what 
       CHECK(weighted[0][2].item<float>() == static_cast<float>((rank + 1) * (rank + 2)) / 2);
       std::vector<at::Tensor> twice{mean, mean};
       CHECK_ERROR(error_of([&] { group.scan(twice); }), ErrorKind::invalid_argument,
-                  "scan: output tensors 0 and 1 lie over each other in memory");
+                  "scan: output tensors 0 and 1 overlap in memory");
       CHECK(group.supports(OpKind::scan, ReduceOp::bxor, at::kInt));
       CHECK_FALSE(group.supports(OpKind::exclusive_scan, ReduceOp::max, at::kComplexFloat));
     });

@@ -103,7 +103,7 @@ TEST_CASE("where ranks do not come equally often they cannot ask") {
       const UnevenCalls uneven;
       const UnevenCalls more;
       CHECK_ERROR(error_of([&] { world.stop_requested(); }), ErrorKind::invalid_argument,
-                  "stop_requested() is asked by the loader of a join()", "UnevenOptions::stop_with");
+                  "stop_requested() was called by the loader of a join()", "UnevenOptions::stop_with");
     }
     CHECK_FALSE(world.stop_requested());
   });

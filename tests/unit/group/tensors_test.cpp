@@ -57,7 +57,7 @@ TEST_CASE("outputs over each other, and tensors over themselves, are refused bef
       CHECK_ERROR(error_of([&] {
                     group.all_gather_into({v.narrow(0, 0, 2), v.narrow(0, 1, 2)}, at::ones({2}));
                   }),
-                  ErrorKind::invalid_argument, "all_gather: output tensors 0 and 1 lie over each other in memory");
+                  ErrorKind::invalid_argument, "all_gather: output tensors 0 and 1 overlap in memory");
       const at::Tensor wide = at::zeros({1}).expand({4});
       const std::string why = "has elements that share memory (sizes [4], strides [0])";
       CHECK_ERROR(error_of([&] { group.all_reduce(wide); }), ErrorKind::invalid_argument,
@@ -153,12 +153,13 @@ TEST_CASE("what is not a dense tensor is refused by name") {
       CHECK_ERROR(error_of([&] { all_gather_v(group, tensor); }), ErrorKind::invalid_argument, why);
     };
     refused({}, "is undefined");
-    refused(at::sparse_coo_tensor({2}, at::TensorOptions().dtype(at::kFloat)), "is sparse, Sparse, where a dense one");
+    refused(at::sparse_coo_tensor({2}, at::TensorOptions().dtype(at::kFloat)),
+            "is sparse, Sparse, where a dense tensor");
     refused(at::ones({2, 2}).to_sparse_csr(), "is sparse, SparseCsr");
-    refused(at::ones({2, 2}).to_mkldnn(), "is Mkldnn, where a dense one belongs");
+    refused(at::ones({2, 2}).to_mkldnn(), "is Mkldnn, where a dense tensor is needed");
     refused(at::quantize_per_tensor(fine, 0.5, 0, at::kQInt8), "is quantized");
     refused(at::_nested_tensor_from_tensor_list({fine, at::ones({3})}), "is nested");
-    refused(at::empty({2}, at::TensorOptions().device(at::kMeta)), "is on meta, where it has no memory");
+    refused(at::empty({2}, at::TensorOptions().device(at::kMeta)), "is on the meta device, which has no memory");
   });
 }
 
@@ -182,8 +183,8 @@ TEST_CASE("sizes that no memory has are refused") {
     run_group_or_throw(1, transport, [](const ProcessGroup& group) {
       const std::int64_t wraps = (std::int64_t{1} << 62) + 1024;
       CHECK_ERROR(error_of([&] { group.empty({wraps}); }), ErrorKind::invalid_argument,
-                  "empty: a tensor of the sizes [4611686018427388928] exceeds the address space");
-      CHECK_ERROR(error_of([&] { group.empty({3, -1}); }), ErrorKind::invalid_argument, "[3, -1] has a negative one");
+                  "empty: a tensor of sizes [4611686018427388928] exceeds the address space");
+      CHECK_ERROR(error_of([&] { group.empty({3, -1}); }), ErrorKind::invalid_argument, "[3, -1] has a negative size");
       CHECK_ERROR(error_of([&] { group.empty({1}, at::ScalarType::Undefined); }), ErrorKind::invalid_argument, "empty");
       CHECK_ERROR(error_of([&] { group.empty({-1, -1}); }), ErrorKind::invalid_argument, "negative");
       CHECK_ERROR(error_of([&] {

@@ -30,7 +30,8 @@ TEST_CASE("a Work ends once, for all copies and in all threads") {
   const Work work = Work::start();
   const Work copy = work;
   CHECK_FALSE(copy.is_completed());
-  CHECK_ERROR(error_of([&] { copy.wait(Deadline::after(1ms)); }), ErrorKind::timeout, "it goes on");
+  CHECK_ERROR(error_of([&] { copy.wait(Deadline::after(1ms)); }), ErrorKind::timeout,
+              "has not finished, and continues");
   std::jthread waits([&] { copy.wait(); });
   work.complete(nullptr, 3);
   waits.join();

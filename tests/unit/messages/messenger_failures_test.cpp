@@ -89,10 +89,10 @@ bool receive_half(int ms) {
   const Error error = failure_of(half);
   if (contains(error.what(), "no message")) return false;
   CHECK_ERROR(error, ErrorKind::timeout, "receive of 1000 bytes with tag 7 from rank 1",
-              "10 of 1000 bytes have come from rank 1");
+              "10 of 1000 bytes have arrived from rank 1");
   CHECK_ERROR(failure_of(other), ErrorKind::peer_lost, "receive of 4 bytes with tag 8",
-              "the link between ranks 0 and 1 was given up", "10 of 1000 bytes");
-  CHECK_ERROR(failure_of(both.messenger->send(1, 8, four, soon())), ErrorKind::peer_lost, "was given up");
+              "the link between ranks 0 and 1 has failed", "10 of 1000 bytes");
+  CHECK_ERROR(failure_of(both.messenger->send(1, 8, four, soon())), ErrorKind::peer_lost, "has failed");
   CHECK(contains(both.receive_reason(), "10 of 1000 bytes"));
   return true;
 }
@@ -154,14 +154,14 @@ TEST_CASE("deadlines of messages nobody came for say so and leave the messenger 
     std::array<std::byte, 4> four{};
     const Error receive = failure_of(messengers[0]->receive(1, 7, four, after_ms(30)));
     CHECK_ERROR(receive, ErrorKind::timeout, "receive of 4 bytes with tag 7 from rank 1 timed out after ",
-                "no message with that tag has come; rank 1");
+                "no message with that tag has arrived; rank 1");
     CHECK(receive.detail().peer == 1);
     CHECK_ERROR(failure_of(messengers[0]->receive(kAnySource, 7, four, after_ms(10))), ErrorKind::timeout,
                 "from any rank timed out");
     CHECK_ERROR(failure_of(messengers[0]->send(1, 8, large, after_ms(30))), ErrorKind::timeout,
                 "send of 1048576 bytes with tag 8 to rank 1 timed out", "0 of 1048576 bytes were sent", "; rank 1");
     CHECK_ERROR(failure_of(messengers[0]->send(0, 8, large, after_ms(10))), ErrorKind::timeout, "to rank 0",
-                "has not asked for them");
+                "has not posted a receive for them");
     CHECK_ERROR(failure_of(messengers[0]->send(1, 8, large, after_ms(-1))), ErrorKind::timeout, "to rank 1");
     // The ones that were cancelled do not come; this one does.
     Buffer received(kBig);
@@ -173,7 +173,7 @@ TEST_CASE("deadlines of messages nobody came for say so and leave the messenger 
     check_usable(messengers);
     const Request pending = messengers[0]->receive(1, 7, four, soon());
     CHECK_ERROR(error_of([&] { pending.wait(after_ms(5)); }), ErrorKind::timeout,
-                "receive of 4 bytes with tag 7 from rank 1 is still under way");
+                "receive of 4 bytes with tag 7 from rank 1 has not completed, and continues");
     CHECK_FALSE(pending.is_completed());
     const std::array<std::byte, 4> sent{};
     const Request answer = messengers[1]->send(0, 7, sent, soon());
@@ -191,7 +191,7 @@ TEST_CASE("a deadline tells how the other rank fares") {
     for (int ms = 60;; ms *= 4) {  // a busy machine may need longer to answer
       REQUIRE(ms < 20'000);
       const Error error = failure_of(messengers[0]->receive(1, 7, four, after_ms(ms)));
-      REQUIRE(contains(error.what(), "no message with that tag has come; " + messengers[0]->peer_name(1)));
+      REQUIRE(contains(error.what(), "no message with that tag has arrived; " + messengers[0]->peer_name(1)));
       if (contains(error.what(), alive)) break;
     }
   }
@@ -264,8 +264,8 @@ TEST_CASE("frames that break the rules fail the link, before anything is allocat
   CHECK(contains(one({.kind = FrameKind::eager, .bytes = huge, .following_bytes = huge}), "bytes in a frame of"));
   CHECK(contains(one({.kind = FrameKind::eager, .bytes = 8, .following_bytes = 9}), "8 bytes in a frame of 9"));
   CHECK(contains(one({.kind = FrameKind::data, .id = 3, .following_bytes = 9}), "without a CTS"));
-  CHECK(contains(one({.kind = FrameKind::cts, .following_bytes = 9}), "9 bytes behind"));
-  CHECK(contains(one({.kind = FrameKind::fail, .following_bytes = 4000}), "4000 bytes behind"));
+  CHECK(contains(one({.kind = FrameKind::cts, .following_bytes = 9}), "9 bytes after"));
+  CHECK(contains(one({.kind = FrameKind::fail, .following_bytes = 4000}), "4000 bytes after"));
   CHECK(contains(one({.kind = FrameKind::credit, .bytes = 1}), "credit"));
   CHECK(contains(refused([](auto& both) {
                    const Buffer block(60'000);
@@ -372,7 +372,7 @@ TEST_CASE("a messenger that is destroyed ends its transfers and does not wait fo
     CHECK(seconds(steady_clock().now() - start) < 5);
     CHECK(receive.is_completed());
     for (const Request& each : {receive, send, self}) {
-      CHECK_ERROR(failure_of(each), ErrorKind::aborted, "the messenger was destroyed before it was done");
+      CHECK_ERROR(failure_of(each), ErrorKind::aborted, "the messenger was destroyed before the transfer completed");
     }
     for (const Request& each : sends) CHECK(each.is_completed());
   }

@@ -114,7 +114,7 @@ TEST_CASE("rank 0 is named by all others if it does not come") {
   const auto errors = call_it(messengers, 0, 200ms, false, [](int rank) { return rank != 0; });
   for (const int rank : {1, 2}) {
     const Error error = thrown(errors[static_cast<std::size_t>(rank)]);
-    CHECK_ERROR(error, ErrorKind::timeout, "rank 0 did not come in 200 ms");
+    CHECK_ERROR(error, ErrorKind::timeout, "rank 0 did not arrive in 200 ms");
     CHECK(error.detail().peer == 0);
   }
 }

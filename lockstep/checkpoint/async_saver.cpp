@@ -73,7 +73,7 @@ class AsyncSaver::Worker {
     } catch (const Error& error) {
       if (!keep_going_ || error.kind() != ErrorKind::internal) throw;
       if (group_.rank() == 0) {
-        log_warning(std::string("a checkpoint was not saved, and training goes on: ") + error.what());
+        log_warning(std::string("a checkpoint was not saved; training continues: ") + error.what());
       }
     }
     return newest_;

@@ -62,8 +62,8 @@ void require_same_groups(const Checkpoint& checkpoint, std::string_view prefix, 
   if (stored == checkpoint.metadata.end() || stored->second == own) return;
   throw Error(ErrorKind::invalid_argument,
               fmt::format("the checkpoint's '{}' does not fit the optimizer, which is unchanged: the sizes of its "
-                          "parameter groups are {} in the checkpoint, {} in the optimizer; make the optimizer with the "
-                          "groups that were saved, in their order, or load without it",
+                          "parameter groups are {} in the checkpoint, {} in the optimizer; create the optimizer with "
+                          "the saved groups in the same order, or load without it",
                           prefix, stored->second, own));
 }
 
@@ -223,7 +223,7 @@ void require_kind(const Checkpoint& checkpoint, std::string_view prefix) {
   const auto type = checkpoint.metadata.find(std::string(prefix) + "type");
   if (type != checkpoint.metadata.end() && type->second == Kind::kName) return;
   throw Error(ErrorKind::invalid_argument,
-              fmt::format("the checkpoint has the state of {} optimizer under '{}', this one is {}",
+              fmt::format("the checkpoint has the state of {} optimizer under '{}'; this optimizer is {}",
                           type == checkpoint.metadata.end() ? "no" : "the " + type->second, prefix, Kind::kName));
 }
 

@@ -84,11 +84,9 @@ void require_replaceable(const std::filesystem::path& target) {
   for (int look = 0; look < kReadings; ++look) {
     if (is_set(target) || entry_kind(target) == EntryKind::nothing) return;
   }
-  throw Error(
-      ErrorKind::invalid_argument,
-      fmt::format("saving {}: something that is no checkpoint has this name, and is not replaced; move it away, "
-                  "or name another directory",
-                  target.string()));
+  throw Error(ErrorKind::invalid_argument, fmt::format("saving {}: something that is not a checkpoint has this name "
+                                                       "and is not replaced; move it away, or name another directory",
+                                                       target.string()));
 }
 
 // Of one reading of a directory. Where entries are renamed meanwhile it may lack one that was there all the time.
@@ -134,7 +132,7 @@ void make_set_parent(const std::filesystem::path& directory) {
   // Another process may have made it in the meantime.
   if (saved_errno == EEXIST && std::filesystem::is_directory(directory, error)) return;
   throw Error(ErrorKind::invalid_argument,
-              fmt::format("checkpoints: the directory {} cannot be made: {}; name another", directory.string(),
+              fmt::format("checkpoints: cannot create the directory {}: {}; name another", directory.string(),
                           std::generic_category().message(saved_errno)));
 }
 
@@ -147,7 +145,7 @@ SetDirectory::SetDirectory(const std::filesystem::path& directory, std::uint64_t
     hidden_ = directory_ / fmt::format(".{}{}{}", target_.filename().string(), kWritingSet, random_digits());
     if (::mkdir(hidden_.c_str(), kSetMode) != 0) {
       if (errno == EEXIST) continue;
-      throw system_error(fmt::format("saving {}: making {}", target_.string(), hidden_.string()), errno);
+      throw system_error(fmt::format("saving {}: creating {}", target_.string(), hidden_.string()), errno);
     }
     lock_ = open_directory(hidden_);
     // Another writer may have taken it for an abandoned one before it was locked.
@@ -155,7 +153,7 @@ SetDirectory::SetDirectory(const std::filesystem::path& directory, std::uint64_t
     lock_.reset();
     ::rmdir(hidden_.c_str());
   }
-  throw Error(ErrorKind::internal, fmt::format("saving {}: no directory could be made and locked in {}",
+  throw Error(ErrorKind::internal, fmt::format("saving {}: could not create and lock a directory in {}",
                                                target_.string(), directory_.string()));
 }
 

@@ -72,7 +72,8 @@ std::filesystem::path publish(SaveJob& job, SetDirectory& set, const std::vector
     for (const std::string& each : told) results.push_back(Json::parse(each));
     take_results(job.manifest, results);
   } catch (const Json::exception& error) {
-    throw Error(ErrorKind::corrupt_data, std::string("what a rank tells of its part of a checkpoint: ") + error.what());
+    throw Error(ErrorKind::corrupt_data,
+                std::string("invalid result of a rank's part of a checkpoint: ") + error.what());
   }
   job.manifest.written["time"] = time_of_writing();
   return set.publish(serialise(job.manifest, job.key ? &*job.key : nullptr));
@@ -107,7 +108,8 @@ std::vector<std::string> take_joint_digests(std::vector<std::string>& told) {
   const std::size_t digits = name_of(DigestKind::xxh3_128).digits;
   std::vector<std::string> joint;
   for (std::string& each : told) {
-    if (each.size() < digits) throw Error(ErrorKind::corrupt_data, "what a rank tells of its part is too short");
+    if (each.size() < digits)
+      throw Error(ErrorKind::corrupt_data, "the result of a rank's part of a checkpoint is too short");
     joint.push_back(each.substr(0, digits));
     each.erase(0, digits);
   }
@@ -144,8 +146,8 @@ std::filesystem::path run_save_alone(SaveJob& job) {
   const std::uint64_t number = save_numbers().next(std::filesystem::absolute(path).lexically_normal());
   if (turn.is_saved(job.manifest.step, identity, number)) {
     log_info(
-        fmt::format("{} was saved by another rank of this job, and is not written again; ranks that save together "
-                    "call save() with their group",
+        fmt::format("{} was already saved by another rank of this job and is not written again; ranks that save "
+                    "together pass their group to save()",
                     path.string()));
     return path;
   }

@@ -179,7 +179,7 @@ std::function<void()> in_order(const Steps& steps) {
 
 [[noreturn]] void refuse_missing(std::string_view what) {
   throw Error(ErrorKind::invalid_argument,
-              fmt::format("the checkpoint has no {}; leave that out of the State, or load another", what));
+              fmt::format("the checkpoint has no {}; leave it out of the State, or load another checkpoint", what));
 }
 
 at::Tensor required(const Checkpoint& checkpoint, const char* name) {
@@ -228,7 +228,7 @@ void require_storable(const State& state) {
     parts.common.merge(parts.own);
     require_storable(parts.common);
   } catch (const Error& error) {
-    throw Error(error.kind(), fmt::format("what is trained here could not be saved: {}", error.what()));
+    throw Error(error.kind(), fmt::format("this model or optimizer cannot be saved: {}", error.what()));
   }
 }
 

@@ -67,7 +67,7 @@ at::Device device_of(const std::string& name) {
     return at::Device(name);
   } catch (const c10::Error& error) {
     throw Error(ErrorKind::invalid_argument,
-                fmt::format("a DeviceMap has the device '{}': {}", name, error.what_without_backtrace()));
+                fmt::format("a DeviceMap has the invalid device '{}': {}", name, error.what_without_backtrace()));
   }
 }
 
@@ -96,7 +96,7 @@ TorchValue internal::torch_value(const std::string& name, const at::Tensor& tens
   const std::string dtype(dtype_name(plain.scalar_type()));
   if (dtype.empty()) {
     throw Error(ErrorKind::invalid_argument,
-                fmt::format("saving for PyTorch: tensor '{}' has the type {}, which is not stored", name,
+                fmt::format("saving for PyTorch: tensor '{}' has the type {}, which cannot be stored", name,
                             c10::toString(plain.scalar_type())));
   }
   TorchTensorSource source{

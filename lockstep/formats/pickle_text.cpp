@@ -99,7 +99,7 @@ std::string value_text(const PickleValue& value) {
     }
     case PickleKind::name: return std::string(value.class_name());
     case PickleKind::opaque: return fmt::format("<{}>", value.class_name());
-    default: value.refuse(fmt::format("{} is no value that is read", to_string(value.kind())));
+    default: value.refuse(fmt::format("{} cannot be read as a value", to_string(value.kind())));
   }
 }
 

@@ -31,7 +31,7 @@ class LegacyStorages final : public TorchStorages {
   LegacyStorages(const FilePart& part, std::string name) : part_(part), name_(std::move(name)) {}
 
   void add(const std::string& key, StoragePlace place) {
-    if (!places_.emplace(key, place).second) fail(fmt::format("the storage {} comes twice", shown(key)));
+    if (!places_.emplace(key, place).second) fail(fmt::format("the storage {} appears twice", shown(key)));
   }
   std::uint64_t size_bytes(const std::string& key) const override { return place(key).bytes; }
   bool has_checksums() const override { return false; }
@@ -101,7 +101,7 @@ std::map<std::string, std::uint64_t> element_sizes(const PickleTree& tree) {
 
 void check_protocol(PickleValue protocol, const std::string& name) {
   if (protocol.integer() == kLegacyProtocol) return;
-  throw Error(ErrorKind::invalid_argument, fmt::format("{}: a legacy file of protocol {}, only {} is read", name,
+  throw Error(ErrorKind::invalid_argument, fmt::format("{}: a legacy file of protocol {}; only {} is supported", name,
                                                        protocol.integer(), kLegacyProtocol));
 }
 
@@ -120,7 +120,7 @@ TorchContent open_torch_legacy(const FilePart& part, const std::string& name) {
     const std::string key(keys->root().item(i).text());
     const Bytes count = cursor.bytes(kCountBytes);
     const auto size = sizes.find(key);
-    if (size == sizes.end()) storages->fail(fmt::format("no tensor lies in the storage {}", shown(key)));
+    if (size == sizes.end()) storages->fail(fmt::format("no tensor uses the storage {}", shown(key)));
     if (count.size() != kCountBytes) storages->fail(fmt::format("it ends at byte {}", cursor.at + count.size()));
     std::uint64_t elements = 0;
     for (std::size_t k = 0; k < kCountBytes; ++k) {

@@ -181,8 +181,8 @@ class TorchTest(ToolTest):
             run("diff", out, self.path("step-0000000009"))
 
     def test_a_file_with_nothing_to_be_had_and_names_of_two_lines_are_refused_by_name(self):
-        self.assertIn("'argparse.Namespace' is all that it has", run("show", self.model("nothing.model"), expected=1))
-        self.assertIn("control characters in it, here as '?': 'two?lines'",
+        self.assertIn("the file holds only 'argparse.Namespace'", run("show", self.model("nothing.model"), expected=1))
+        self.assertIn("control characters, shown as '?': 'two?lines'",
                       run("convert", self.model("lines.model"), self.path("lines.safetensors"), expected=1))
 
     def test_a_pickle_that_would_run_something_is_refused(self):

@@ -45,10 +45,11 @@ nlohmann::json verified(const CheckpointPlace& place, const SignatureCheck& sign
 std::string verdict_text(const nlohmann::json& result) {
   const std::string path = plain_text(result["path"]);
   if (result.contains("damage")) return fmt::format("{}: {}\n", path, damage_text(result["damage"]));
-  return fmt::format("{}: {} ({}{})\n", path,
-                     result["has_digests"] ? "whole" : "readable; it has no digests that would show damage of tensors",
-                     bytes_text(result["bytes"].get<double>()),
-                     result.contains("signature") ? ", " + result["signature"].get<std::string>() : "");
+  return fmt::format(
+      "{}: {} ({}{})\n", path,
+      result["has_digests"] ? "whole" : "readable; it has no digests, so damage of tensors cannot be detected",
+      bytes_text(result["bytes"].get<double>()),
+      result.contains("signature") ? ", " + result["signature"].get<std::string>() : "");
 }
 
 }  // namespace

@@ -38,7 +38,7 @@ std::vector<std::byte> room_for(const std::string& name, std::uint64_t bytes) {
     return std::vector<std::byte>(bytes);
   } catch (const std::bad_alloc&) {
     throw Error(ErrorKind::invalid_argument,
-                fmt::format("tensor '{}' takes {} bytes, and there is not as much memory now", name, bytes));
+                fmt::format("tensor '{}' takes {} bytes, and not enough memory is free", name, bytes));
   }
 }
 

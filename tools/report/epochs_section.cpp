@@ -58,7 +58,7 @@ std::string table_of(const RunRecord& run, std::vector<std::string> names) {
     html += element("p", "none", fmt::format("Every {}th of {} epochs; --csv writes all.", each, run.epochs.size()));
   }
   if (count > names.size()) {
-    html += element("p", "none", fmt::format("{} more metrics are in what --csv writes.", count - names.size()));
+    html += element("p", "none", fmt::format("--csv writes {} more metrics.", count - names.size()));
   }
   return html;
 }

@@ -149,7 +149,7 @@ class TorchTest(ToolTest):
     def test_a_tensor_for_which_there_is_no_memory_now_is_named(self):
         if SANITIZED:
             self.skipTest("a sanitizer's memory is not limited")
-        self.assertIn("tensor 'large' takes 167772160 bytes, and there is not as much memory now",
+        self.assertIn("tensor 'large' takes 167772160 bytes, and not enough memory is free",
                       run("verify", self.model("large"), expected=1, **limited_memory(96)))
 
     def test_a_large_tensor_that_is_transposed_takes_little_memory(self):

@@ -136,7 +136,7 @@ class HostileTest(SignedTest):
     def test_numbers_that_lead_elsewhere_are_refused(self):
         for change, why in (
                 (lambda m: m.update(step=-1), "the step is -1"),
-                (lambda m: m.update(step=2), "manifest.json is of step 2, which is not that of the set's name"),
+                (lambda m: m.update(step=2), "manifest.json has step 2, which differs from the step in the set's name"),
                 (lambda m: m.update(step=2 ** 63), "the step is 9223372036854775808"),
                 (lambda m: m.update(world_size=2 ** 40), "the world size is"),
                 (lambda m: m["files"][0].update(bytes=2 ** 63), "a file's size is"),

@@ -97,7 +97,7 @@ void print_json(const std::vector<FlightSnapshot>& snapshots, std::size_t last_o
   print(document.dump(2, ' ', false, json::error_handler_t::replace) + "\n");
 }
 
-// The first attempt that has left recordings is the one to look at: those behind it began because of its failure.
+// The first attempt with recordings is the one to look at: later ones began because of its failure.
 std::string folder_of(const TraceOptions& options) {
   const std::string parent = options.flight.empty() ? state_folder() : "";
   const std::string job = options.flight.empty() ? newest_job_folder(parent) : options.flight;

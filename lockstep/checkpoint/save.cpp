@@ -168,7 +168,7 @@ std::optional<Loaded> load_newest(const std::filesystem::path& directory, const 
         together.is_damaged([&] { steps = fit(*set, state, together.rank(), together.size()); })) {
       continue;
     }
-    // Of all ranks, before a tensor of any: a rank whose objects refuse would be left behind by the others.
+    // Objects of all ranks come before any tensor: an object that throws must not leave its rank with old tensors.
     if (!together.is_damaged(steps.load_objects) && !together.is_damaged(steps.load_tensors)) return loaded;
     is_partly_loaded = true;
   }

@@ -64,7 +64,7 @@ void sync_path(const std::filesystem::path& path) {
 
 enum class EntryKind { nothing, directory, file, other };
 
-// Links are not followed. What cannot be seen is an error: it may be anything.
+// Links are not followed. An unreadable entry is an error: it may be anything.
 EntryKind entry_kind(const std::filesystem::path& path) {
   struct stat status {};
   if (::lstat(path.c_str(), &status) != 0) {
@@ -102,7 +102,7 @@ void add_names(const std::filesystem::path& directory, std::set<std::string>& na
   if (error) throw system_error(fmt::format("listing {}", directory.string()), error.value());
 }
 
-// A directory that changes while it is read may show a name that goes, and not yet the one that came for it.
+// A directory that changes while it is read may show an old name, and not yet the one that replaces it.
 std::set<std::string> settled_names(const std::filesystem::path& directory) {
   std::set<std::string> names;
   std::size_t before = 0;

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kPatientLists = 20;
 
-// Follows links. Error{internal}: nobody can say.
+// Follows links. Error{internal}: it is unknown.
 bool is_there(const std::filesystem::path& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) == 0) return true;
@@ -121,7 +121,7 @@ std::optional<SetSearch::Found> SetSearch::next() {
 
 bool SetSearch::is_outdated() const {
   if (!was_replaced_) return false;
-  // What took a set's place is newer than the next one; but beside a writer that is quick enough that one does as well.
+  // The replacement of a set is newer than the next one; but if a writer is fast enough, the next one is used as well.
   if (!candidates_.empty()) return lists_ < kPatientLists;
   return lists_ < (has_seen_any_ ? kMostLists : kPatientLists);
 }

@@ -79,7 +79,7 @@ std::filesystem::path publish(SaveJob& job, SetDirectory& set, const std::vector
   return set.publish(serialise(job.manifest, job.key ? &*job.key : nullptr));
 }
 
-// Whatever comes of it, the set is there.
+// The set exists even if this fails.
 void prune(const SaveJob& job, const std::filesystem::path& newest, Duration patience) {
   const auto failure =
       error_in([&] { prune_sets(job.directory, job.retention, newest, Deadline::after(patience / kPruningShare)); });
@@ -88,8 +88,8 @@ void prune(const SaveJob& job, const std::filesystem::path& newest, Duration pat
       fmt::format("{} is saved, but older checkpoints could not be removed: {}", newest.string(), failure->what()));
 }
 
-// Writes this rank's file, digests its replicas, into `replicas`, beside it, and says what comes of both: their joint
-// digest, and then what write_part() tells.
+// Writes this rank's file, digests its replicas, into `replicas`, meanwhile, and returns their joint digest, followed
+// by the result of write_part().
 std::string write_and_digest(const SaveJob& job, const std::filesystem::path& hidden, int rank,
                              std::optional<ReplicaDigests>& replicas) {
   std::future<ReplicaDigests> of_others;

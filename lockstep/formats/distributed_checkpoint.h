@@ -20,7 +20,7 @@ class DistributedCheckpoint {
   explicit DistributedCheckpoint(const std::filesystem::path& directory);
 
   const std::vector<DistributedTensor>& tensors() const { return metadata_.tensors; }
-  // Names of what is no tensor.
+  // Names of the values that are not tensors.
   std::vector<std::string> value_names() const;
   // Memory besides `out`: that of one chunk. REQUIRES: the tensor is one of tensors(), and `out` has its bytes.
   void read(const DistributedTensor& tensor, MutableByteSpan out) const;

@@ -1,4 +1,4 @@
-// The part of PickleMachine that stands for calls: what each name on the list makes of its arguments.
+// The part of PickleMachine for calls: the result of each known name for its arguments.
 #include <utility>
 
 #include "lockstep/base/format.h"
@@ -102,7 +102,7 @@ PickleMachine::Index PickleMachine::call_set(std::span<const Index> arguments) {
   return add({.kind = PickleKind::set, .children = items});
 }
 
-// (text, "latin1") -> bytes; what another encoding makes is not known.
+// (text, "latin1") -> bytes; results of other encodings are unknown.
 PickleMachine::Index PickleMachine::call_encode(Index function, Index arguments) {
   const std::vector<Index>& given = node(arguments).children;
   if (given.empty()) return add({.kind = PickleKind::bytes});
@@ -140,7 +140,7 @@ PickleMachine::Index PickleMachine::new_object(Index name, Index arguments) {
          fmt::format("Lockstep does not read objects of {}: it executes nothing from a file", type.text));
 }
 
-// A state is kept for objects; what an OrderedDict has besides its items does not matter.
+// A state is kept for objects; other attributes of an OrderedDict do not matter.
 void PickleMachine::build(Index object, Index state) {
   PickleNode& target = tree_.nodes_[object];
   if (target.kind == PickleKind::dict || build_tensor(target, state)) return;

@@ -1,5 +1,5 @@
-// The stack machine of read_pickle(): opcodes -> nodes. Nothing is shared by copying: what a pickle names twice stays
-// one node, and what must be copied (the items of a set) is never more than the pickle has bytes.
+// The stack machine of read_pickle(): opcodes -> nodes. Shared values are not copied: a value that a pickle refers to
+// twice is one node, and necessary copies (the items of a set) never exceed the bytes of the pickle.
 #pragma once
 
 #include <array>
@@ -90,9 +90,9 @@ class PickleMachine {
   const PickleNode& node(Index index) const { return tree_.nodes_[index]; }
   const PickleNode& expect(Index index, PickleKind kind, std::string_view what);
   void check_copy(std::size_t items);
-  // Items that values hold take memory, also if all of them are one.
+  // Items in values take memory, even if they are the same.
   void check_held(std::size_t items);
-  // Not too deep, not too large if everything that is shared were written out. Cycles are cut.
+  // Limits depth, and the size with all shared values expanded. Cycles are cut.
   void check_graph();
   [[noreturn]] void refuse(ErrorKind kind, const std::string& why) const;
   [[noreturn]] void corrupt(const std::string& why) const { refuse(ErrorKind::corrupt_data, why); }

@@ -1,5 +1,5 @@
-// The part of PickleMachine for names, and for what it does not know: such a value keeps its name and what it is made
-// of, so that the tensors beside it, and in it, can be had.
+// The part of PickleMachine for names and unknown values: such a value keeps its name and arguments, so that the
+// tensors beside it, and in it, can be read.
 #include <algorithm>
 #include <utility>
 
@@ -75,13 +75,13 @@ void PickleMachine::add_to_opaque(Index target, PickleKind items_kind, std::span
   holder.children.insert(holder.children.end(), items.begin(), items.end());
 }
 
-// Stands for a value within itself.
+// Replaces a value within itself.
 PickleMachine::Index PickleMachine::itself() {
   if (itself_ == kNoNode) itself_ = opaque(kItself, add({.kind = PickleKind::tuple}));
   return itself_;
 }
 
-// A file that is one value which is not understood, and no tensor, has nothing to be had.
+// A file with only one unknown value and no tensor has nothing to read.
 void PickleMachine::require_content() const {
   const PickleNode& root = node(tree_.root_);
   const bool is_unknown =

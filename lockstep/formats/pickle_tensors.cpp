@@ -1,5 +1,5 @@
-// The part of PickleMachine that stands for calls that make tensors: plain ones of elements in a storage, and others,
-// which become the plain ones that they consist of.
+// The part of PickleMachine for calls that make tensors: plain ones of elements in a storage, and others, which become
+// their plain parts.
 #include <utility>
 
 #include "lockstep/base/format.h"
@@ -119,7 +119,7 @@ PickleMachine::Index PickleMachine::call_tensor(Index function, Index arguments)
   }
 }
 
-// {"conj": True}: its elements mean something else than they are.
+// {"conj": True}: its elements differ from the stored ones.
 bool PickleMachine::take_metadata(PickleNode& tensor, Index metadata) const {
   if (node(metadata).kind == PickleKind::none) return true;
   if (node(metadata).kind != PickleKind::dict) return false;

@@ -1,5 +1,5 @@
-// Files of torch.save before PyTorch 1.6: pickles of a magic number, a version, the machine, what was saved and the
-// keys of its storages, one behind the other; then of each storage its number of elements and its bytes.
+// Files of torch.save before PyTorch 1.6: one after the other, pickles of a magic number, a version, the machine, the
+// saved value and the keys of its storages; then the number of elements and the bytes of each storage.
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -60,7 +60,7 @@ class LegacyStorages final : public TorchStorages {
   std::map<std::string, StoragePlace> places_;
 };
 
-// Takes what stands in the file from `at` on.
+// Reads the file from `at` on.
 struct LegacyCursor {
   FilePart part;
   const std::string& name;

@@ -61,7 +61,7 @@ double seconds(const json& object, std::string_view name) {
   return value;
 }
 
-// What is nested is refused: it may be so deep that nothing can print it.
+// Nested values are refused: they may be too deep to print.
 std::string text_of(const json& value) {
   if (value.is_structured()) refuse("has a list or an object where a string is expected");
   if (value.is_string()) return value.get<std::string>();
@@ -154,8 +154,8 @@ void add_epoch(RunRecord& run, EpochLine line) {
   std::ranges::sort(whole.metrics, {}, [](const auto& metric) { return metric.first; });
 }
 
-// What lies behind the step at which a run goes on is of an earlier run. Epochs that do not tell their step are
-// replaced as they come again; a run from the beginning has none of them.
+// Lines after the step at which a run resumes are of an earlier run. Epochs without a step are replaced when they are
+// repeated; a run from the beginning removes all of them.
 void add_start(RunRecord& run, StartLine line) {
   if (line.step) {
     const std::int64_t step = *line.step;

@@ -1,4 +1,4 @@
-// RunRecord: what a training run has written down. Values; no I/O.
+// RunRecord: the recorded data of a training run. Values; no I/O.
 #pragma once
 
 #include <array>
@@ -24,8 +24,8 @@ struct EpochLine {
   std::vector<std::pair<std::string, double>> metrics = {};  // by name
 };
 
-// What a step's time is made of, as far as the run has measured it. `compute` is forward and backward where they cannot
-// be told apart. The last three are no parts: the whole step, and what is beside it.
+// The parts of a step's time, as far as the run has measured them. `compute` is forward and backward where they cannot
+// be separated. The last three are not parts: the whole step, and times outside its sum.
 enum class StepPart : std::uint8_t {
   data,
   forward,

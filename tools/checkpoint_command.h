@@ -11,7 +11,7 @@ namespace lockstep::tools {
 struct CheckpointOptions {
   std::string path;
   std::string other;  // the second one of diff; where convert and strip-prefix write
-  std::string to;     // what that becomes, "file" or "set"; empty: what its name says
+  std::string to;     // the kind of that, "file" or "set"; empty: by its name
   std::string prefix;
   std::string add_prefix;
   double tolerance = 0;

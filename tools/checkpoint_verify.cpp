@@ -26,7 +26,7 @@ SignatureCheck signature_check(const CheckpointOptions& options) {
                                     : SignatureCheck(need, SigningKey::from_file(options.token_file));
 }
 
-// What one place turned out to be; "damage" tells why it is not whole.
+// The result for one place; "damage" is the reason if it is damaged.
 nlohmann::json verified(const CheckpointPlace& place, const SignatureCheck& signature) {
   nlohmann::json result{{"path", place.path.string()}, {"kind", place.kind}};
   try {

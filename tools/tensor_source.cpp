@@ -167,7 +167,7 @@ double modified_seconds_of(const std::filesystem::path& path) {
 
 namespace {
 
-// A directory without a manifest: what to name instead.
+// Error for a directory without a manifest: says what to name instead.
 [[noreturn]] void refuse_directory(const std::filesystem::path& path) {
   const std::vector<CheckpointPlace> places = checkpoint_places(path);
   if (places.empty()) throw Error(ErrorKind::invalid_argument, path.string() + ": there is no checkpoint in it");

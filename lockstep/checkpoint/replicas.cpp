@@ -59,7 +59,7 @@ Error different_replicas_error(const std::string& piece, const std::vector<int>&
           "while, as between two averagings of a model, save after one, or save the values of rank 0: "
           "SaveOptions::if_ranks_differ = IfRanksDiffer::rank_0",
           piece, fmt::join(ranks, ", ")),
-      {.operation = "comparing what is saved"});
+      {.operation = "comparing the replicas of a save"});
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// What a rank tells the others of a tensor: [name, type, shape].
+// The description of a tensor that ranks exchange: [name, type, shape].
 Json description(const std::map<std::string, at::Tensor>& tensors) {
   Json list = Json::array();
   for (const auto& [name, tensor] : tensors) list.push_back({name, stored_type(name, tensor), tensor.sizes().vec()});
@@ -105,7 +105,7 @@ std::map<std::string, double> finite_metrics(const State& state, int rank) {
 
 DigestKind digests_of(const SaveOptions& options) { return options.sign ? DigestKind::sha_256 : options.digest; }
 
-// Whether rank 0 writes alone what is replicated.
+// Whether rank 0 alone writes replicated state.
 bool is_of_rank_0(const SaveOptions& options, const std::vector<Json>& told) {
   if (told.size() == 1) return false;
   if (options.if_ranks_differ) return *options.if_ranks_differ == IfRanksDiffer::rank_0;
@@ -126,7 +126,7 @@ std::vector<Listed> listed_by(const std::vector<Json>& told, bool is_whole_of_ra
   return listed;
 }
 
-// Which pieces there are, and what this rank has of them.
+// All pieces, and this rank's part of them.
 void add_pieces(SaveJob& job, const std::vector<Listed>& listed, const StateParts& parts, const std::vector<int>& nodes,
                 int rank) {
   std::vector<Shardable> sizes;

@@ -291,7 +291,7 @@ void remove_set(const std::filesystem::path& set) {
   std::filesystem::rename(set, hidden, error);
   if (error == std::errc::no_such_file_or_directory) return;
   if (error) throw system_error(fmt::format("removing {}", set.string()), error.value());
-  // Another process may take it for what a killed one has left, and remove it at the same time.
+  // Another process may take it for leftovers of a killed one, and remove it at the same time.
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     std::filesystem::remove_all(hidden, error);
     if (error != std::errc::no_such_file_or_directory) break;

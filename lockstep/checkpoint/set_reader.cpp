@@ -24,7 +24,7 @@ constexpr int kAttempts = 100;
 constexpr const char* kReplaced = "the checkpoint was replaced or removed while it was read; read it again";
 constexpr std::size_t kChunkBytes = std::size_t{256} << 10;  // read and checked while it is in the processor's cache
 
-// A part of what the process may open: it has other files, and other ranks may be its threads.
+// A part of the process's limit: it has other files, and other ranks may be its threads.
 std::size_t most_open_files() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return kLeastOpenFiles;

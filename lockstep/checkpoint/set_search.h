@@ -41,7 +41,7 @@ class SetSearch {
   bool has_seen_damaged() const { return !damaged_.empty(); }
 
  private:
-  // Whether another list may show what the last one does not.
+  // Whether another list may show sets that the last one lacks.
   bool is_outdated() const;
 
   // Of a set's directory: inode, and when it was changed last. Another set of its name has another.

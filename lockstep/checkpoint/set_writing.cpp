@@ -29,7 +29,7 @@ constexpr int kPruningShare = 4;  // of the time that the others may have to wai
 
 std::string part_name(int rank, int size) { return fmt::format("part-{:05}-of-{:05}.safetensors", rank, size); }
 
-// This rank's file, and what it tells of it.
+// Writes this rank's file, and returns its description.
 Json write_part(const SaveJob& job, const std::filesystem::path& hidden, int rank) {
   if (job.parts.empty()) return {{"bytes", 0}};
   std::vector<at::Tensor> storage;
@@ -103,7 +103,7 @@ std::string write_and_digest(const SaveJob& job, const std::filesystem::path& hi
   return joint_digest(*replicas) + part.dump();
 }
 
-// Takes the joint digest off what each rank tells.
+// Removes the joint digest from the result of each rank.
 std::vector<std::string> take_joint_digests(std::vector<std::string>& told) {
   const std::size_t digits = name_of(DigestKind::xxh3_128).digits;
   std::vector<std::string> joint;

@@ -52,8 +52,8 @@ void add_file(Checkpoint& checkpoint, const TorchFile& file, const std::string& 
   }
 }
 
-// The same for tied tensors: of one memory, and laid out alike. `plain` is what is written of the tensor, and keeps its
-// memory; a copy has one of its own.
+// The same for tied tensors: of one memory, and with the same layout. `plain` is the tensor as it is written, which
+// keeps its memory, or a copy with its own.
 std::string memory_of(const at::Tensor& tensor, const at::Tensor& plain) {
   if (!tensor.has_storage() || tensor.numel() == 0 || !plain.is_alias_of(tensor)) return "";
   return fmt::format("{} {} {} [{}] [{}]", fmt::ptr(tensor.storage().unsafeGetStorageImpl()), tensor.storage_offset(),
@@ -61,7 +61,7 @@ std::string memory_of(const at::Tensor& tensor, const at::Tensor& plain) {
                      fmt::join(tensor.strides(), ","));
 }
 
-// Error{invalid_argument} names what is not a device.
+// Error{invalid_argument} names an invalid device.
 at::Device device_of(const std::string& name) {
   try {
     return at::Device(name);

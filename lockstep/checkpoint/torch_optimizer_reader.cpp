@@ -33,7 +33,7 @@ std::optional<double> number_value(const TorchFile& file, const PickleValue& val
   return read_tensor(file, "", saved).item<double>();
 }
 
-// Sets options to what the file says.
+// Sets options to the file's values.
 struct OptionReader {
   const TorchFile& file;
   const PickleValue& options;
@@ -85,7 +85,7 @@ bool is_true(const PickleValue& options, const char* name) {
   return value && value->is(PickleKind::boolean) && value->boolean();
 }
 
-// Whether the options of a group are those of a kind of optimizer. Old files do not tell AdamW from Adam.
+// Whether the options of a group are those of a kind of optimizer. Old files do not distinguish AdamW from Adam.
 template <class Kind>
 bool is_of(const PickleValue& group) {
   bool has_all = true;
@@ -95,7 +95,7 @@ bool is_of(const PickleValue& group) {
   return has_all && is_true(group, "decoupled_weight_decay") == std::is_same_v<Kind, AdamWKind>;
 }
 
-// What optimizer the options of a group may be of, in words.
+// The kinds of optimizers that have the options of a group, in words.
 std::string kinds_of(const PickleValue& group) {
   std::vector<std::string> names;
   for_each_kind([&]<class Kind>(Kind) {

@@ -74,7 +74,7 @@ std::string begin_in(const std::filesystem::path& directory) {
   return files.empty() ? "" : files.front().path.filename().string();
 }
 
-// All ranks look at it, not only the one that writes, so that all refuse what cannot be kept.
+// All ranks check it, not only the one that writes, so that all refuse state that cannot be stored.
 void add_kept_optimizer(Checkpoint& checkpoint, const torch::optim::Optimizer& optimizer) {
   require_equal_parameters(optimizer);
   try {

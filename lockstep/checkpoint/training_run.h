@@ -123,7 +123,7 @@ class TrainingRun {
   Earlier earlier_ = Earlier::nothing;
   std::string earlier_file_;  // the newest of those that it had at the beginning; the same on all ranks
   internal::TrainingLog log_;
-  bool is_compared_ = false;   // with what can be stored
+  bool is_compared_ = false;   // model and optimizer, with the types that can be stored
   double samples_a_step_ = 0;  // before a resume with other ranks, compared with the first step; 0: none
 };
 

@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// What the parser meets; false ends it.
+// Events of the parser; false ends it.
 class StructureEvents {
  public:
   explicit StructureEvents(int most_depth) : most_depth_(most_depth) {}

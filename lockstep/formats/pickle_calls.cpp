@@ -7,7 +7,7 @@
 namespace lockstep::internal {
 namespace {
 
-// Latin-1 text as UTF-8 holds it -> the bytes it stands for; false if a character is not Latin-1.
+// UTF-8 text -> its Latin-1 bytes; false if a character is not Latin-1.
 bool latin1_bytes(std::string_view text, std::string& out) {
   for (std::size_t i = 0; i < text.size(); ++i) {
     const auto first = static_cast<std::uint8_t>(text[i]);

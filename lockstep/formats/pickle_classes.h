@@ -12,7 +12,7 @@ enum class PickleRole : std::uint8_t {
   constant,      // torch.float32: a value by itself; `detail` is the type as safetensors name it
   storage_type,  // `detail` is the type; "U8" for a storage without type
   object,        // made of arguments, perhaps given a state, and passed on
-  factory,       // what a defaultdict makes: only its name matters
+  factory,       // of a defaultdict: only its name matters
   ordered_dict,  // also of a dict, as a Counter
   default_dict,
   size,

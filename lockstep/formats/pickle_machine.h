@@ -37,7 +37,7 @@ class PickleMachine {
   Index add(PickleNode node);
   void push_index(Index index);
   void push(PickleNode node) { push_index(add(std::move(node))); }
-  // A value that never changes is one node, however often it comes.
+  // A constant value is one node, however often it occurs.
   void push_constant(std::size_t which, PickleNode node);
   Index pop();
   std::vector<Index> pop_to_mark();
@@ -69,7 +69,7 @@ class PickleMachine {
   Index quantised_tensor(std::span<const Index> arguments);
   Index tensor_object(Index name, Index arguments);
   bool build_tensor(PickleNode& target, Index state);
-  // Whether what the metadata of a tensor say is understood, and noted in it.
+  // Whether the metadata of a tensor is understood; then it is noted in the tensor.
   bool take_metadata(PickleNode& tensor, Index metadata) const;
   void check_shape(Index index, std::string_view what);
   // A dict of them, for a tensor that is not plain elements.

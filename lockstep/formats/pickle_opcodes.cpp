@@ -36,7 +36,7 @@ constexpr RefusedCode kRefusedCodes[] = {
             fmt::format("unsupported pickle opcode {}: Lockstep executes nothing from a file", known->name));
 }
 
-// The argument of one opcode, taken from the front of what is left. A method returns false if the bytes end first.
+// The argument of one opcode, taken from the start of the rest. A method returns false if the bytes end first.
 class ArgumentReader {
  public:
   ArgumentReader(ByteView bytes, PickleOp& op, std::string_view origin) : bytes_(bytes), op_(op), origin_(origin) {}

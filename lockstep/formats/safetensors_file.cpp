@@ -38,7 +38,7 @@ auto naming_file(const std::filesystem::path& path, Parse parse) {
   }
 }
 
-// Where the digits of the header's digest stand; npos if they are not there.
+// The position of the digits of the header's digest; npos if they are missing.
 std::size_t find_header_digest(ByteView header, DigestKind kind) {
   // Within a string the quotes would be escaped, so this finds only the real one.
   const std::string mark = fmt::format(R"("{}":")", header_key(kind));

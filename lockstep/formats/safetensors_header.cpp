@@ -25,13 +25,13 @@ const SafetensorsType* find_type(std::string_view dtype) {
   return found == kSafetensorsTypes.end() ? nullptr : found;
 }
 
-// How many numbers of the type that is in the file make up an element; 1 is no dimension of its own.
+// How many numbers of the type in the file make up an element; 1 is not a separate dimension.
 std::int64_t numbers_in(const SafetensorsType& type) {
   if (type.stored_as.empty()) return 1;
   return static_cast<std::int64_t>(type.element_bytes / safetensors_element_size(type.stored_as));
 }
 
-// What the text of the header says of tensors whose type the format does not have.
+// The header's notes on tensors whose type the format lacks.
 std::map<std::string, std::string> type_notes(const SafetensorsHeader& header) {
   std::map<std::string, std::string> notes;
   for (const TensorEntry& entry : header.tensors) {
@@ -41,7 +41,7 @@ std::map<std::string, std::string> type_notes(const SafetensorsHeader& header) {
   return notes;
 }
 
-// The type and the shape that are meant, in place of those that stand in the file.
+// Replaces the type and the shape in the file by the actual ones.
 void apply_note(TensorEntry& entry, const std::string& dtype) {
   constexpr ErrorKind kind = ErrorKind::corrupt_data;
   const SafetensorsType* type = find_type(dtype);
@@ -78,7 +78,7 @@ void take_type_notes(SafetensorsHeader& header) {
   std::erase_if(header.metadata, [](const auto& item) { return item.first.starts_with(kTypeKey); });
 }
 
-// The bytes a tensor of this type and shape takes; refuses what does not fit into 63 bits.
+// The bytes a tensor of this type and shape takes; refuses sizes that do not fit into 63 bits.
 std::uint64_t checked_bytes(const TensorEntry& entry, ErrorKind kind) {
   std::uint64_t bytes = safetensors_element_size(entry.dtype);
   if (bytes == 0) refuse(kind, fmt::format("tensor {} has the unknown type {}", shown(entry.name), shown(entry.dtype)));

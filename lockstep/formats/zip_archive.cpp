@@ -22,7 +22,7 @@ constexpr std::uint64_t kDirectoryEntryBytes = 46;
 
 }  // namespace
 
-// What libzip reads from, and the archive that it makes of it.
+// The source that libzip reads from, and its archive.
 struct ZipArchive::Source {
   FilePart part = {};
   std::uint64_t position = 0;
@@ -110,7 +110,7 @@ class ZipArchive::Stream {
       out = out.subspan(static_cast<std::size_t>(count));
     }
   }
-  // What was read from the beginning on is checked at the end.
+  // An entry that is read from its beginning is checked at its end.
   void expect_end() {
     std::byte more;
     const zip_int64_t count = ::zip_fread(file_, &more, 1);

@@ -15,7 +15,7 @@ constexpr std::size_t kMostCharts = 24, kMostEpochRows = 60, kMostMetricColumns 
 
 double scale_of(MetricKind kind) { return kind == MetricKind::share ? 100 : 1; }
 
-// Colours tell runs apart, and dashes metrics; of one run, colours tell metrics apart too.
+// Colours distinguish runs, and dashes metrics; of one run, colours distinguish metrics too.
 LineChart chart_of(const std::vector<RunRecord>& runs, const MetricGroup& group) {
   LineChart chart{.title = group.title, .x_label = "epoch"};
   chart.from_zero = group.kind == MetricKind::throughput || group.kind == MetricKind::share;
@@ -84,7 +84,7 @@ std::string charts_of(const std::vector<RunRecord>& runs, const std::vector<Metr
   return charts.empty() ? notes : fmt::format("<div class=\"charts\">\n{}</div>\n{}", charts, notes);
 }
 
-// What every training is expected to tell.
+// Metrics that every training is expected to log.
 std::string missing_kinds(const std::vector<RunRecord>& runs, const std::vector<MetricGroup>& groups) {
   std::string html;
   const auto note = [&](MetricKind kind, const char* what, const char* example) {

@@ -134,7 +134,7 @@ std::size_t append(std::vector<Line>& lines, Line line, Position position) {
   return replaced;
 }
 
-// A program may log an epoch's metrics in several calls, each with names of its own.
+// A program may log an epoch's metrics in several calls, each with other names.
 bool is_part_of(const EpochLine& line, const EpochLine& before) {
   return line.epoch == before.epoch && std::ranges::none_of(line.metrics, [&](const auto& metric) {
            return std::ranges::find(before.metrics, metric.first, [](const auto& each) { return each.first; }) !=

@@ -1,4 +1,4 @@
-// The overview, and what is told in words: failures and restarts, checkpoints, environment.
+// The overview, and the sections without charts: failures and restarts, checkpoints, environment.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>

@@ -68,7 +68,7 @@ struct StepsLine {
 
 struct StartLine {
   std::size_t line = 0;
-  std::optional<std::int64_t> step = {};  // after which it goes on
+  std::optional<std::int64_t> step = {};  // after which it resumes
   std::vector<std::string> command = {};
   std::string host = {}, started = {}, threads = {};
   std::vector<std::pair<std::string, std::string>> versions = {};
@@ -111,7 +111,7 @@ struct RunRecord {
   std::size_t damaged_count = 0;
   std::size_t replaced = 0;  // lines of epochs and steps that the run did again later
   std::vector<FolderCheckpoint> checkpoints = {};
-  std::map<std::string, std::string> settings = {};  // that the newest checkpoint tells
+  std::map<std::string, std::string> settings = {};  // from the newest checkpoint
 };
 
 }  // namespace lockstep::tools

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kMostShownRanks = 32, kMostLines = 8, kMostColumns = 60, kMostStepPoints = 200;
 
-// By StepPart, and what is left of a step.
+// By StepPart, and the rest of a step.
 const std::vector<std::string> kPartNames = {"data",      "forward", "backward",      "forward and backward",
                                              "optimizer", "waiting", "communicating", "other"};
 

@@ -20,7 +20,7 @@ std::string check_tolerance(const std::string& text) {
   char* end = nullptr;
   const double value = std::strtod(text.c_str(), &end);
   const bool is_right = !text.empty() && *end == '\0' && value >= 0;
-  return is_right ? "" : "'" + text + "' is no number of at least 0";
+  return is_right ? "" : "'" + text + "' is not a number of at least 0";
 }
 
 CLI::App* add_verb(CLI::App& checkpoint, const std::string& name, const std::string& summary) {
@@ -35,9 +35,9 @@ void add_json(CLI::App* verb, CheckpointOptions& options) { verb->add_flag("--js
 void add_output(CLI::App* verb, CheckpointOptions& options) {
   verb->add_option("in", options.path, kCheckpoint)->required();
   verb->add_option("out", options.other,
-                   "What is written: a name that ends with .safetensors, or a set's, DIR/step-0000000400")
+                   "The file or set to write: a name that ends with .safetensors, or DIR/step-0000000400 for a set")
       ->required();
-  verb->add_option("--to", options.to, "What OUT becomes, whatever its name: file or set")
+  verb->add_option("--to", options.to, "Kind of OUT, whatever its name: file or set")
       ->check(CLI::IsMember({"file", "set"}));
   verb->add_flag("--force", options.force, "Replace OUT if it is there");
   add_json(verb, options);
@@ -49,17 +49,18 @@ void add_readers(CLI::App& checkpoint, CheckpointOptions& options) {
   add_json(ls, options);
   ls->footer("Examples:\n  lockstep checkpoint ls checkpoints\n  lockstep checkpoint ls checkpoints --json\n");
 
-  CLI::App* show = add_verb(checkpoint, "show", "Show the tensors of a checkpoint and what else is in it");
+  CLI::App* show = add_verb(checkpoint, "show", "Show the tensors, metadata and metrics of a checkpoint");
   show->add_option("path", options.path, kCheckpoint)->required();
   add_json(show, options);
   show->footer(
       "Examples:\n  lockstep checkpoint show checkpoints/step-0000000400\n  lockstep checkpoint show model.pt\n");
 
-  CLI::App* verify = add_verb(checkpoint, "verify", "Read all of a checkpoint, or of all of a directory's, for damage");
+  CLI::App* verify =
+      add_verb(checkpoint, "verify", "Read a checkpoint, or all those in a directory, in full to find damage");
   verify->add_option("path", options.path, "A checkpoint, or a directory of them")->required();
   verify->add_option("--token-file", options.token_file,
                      "Check signatures with this token, in place of LOCKSTEP_TOKEN_FILE or ~/.lockstep/token");
-  verify->add_flag("--require-signature", options.require_signature, "A set that is not signed counts as damaged");
+  verify->add_flag("--require-signature", options.require_signature, "Treat a set that is not signed as damaged");
   add_json(verify, options);
   verify->footer(
       "Exits with 1 if anything is damaged.\n\nExamples:\n  lockstep checkpoint verify checkpoints\n"
@@ -69,8 +70,9 @@ void add_readers(CLI::App& checkpoint, CheckpointOptions& options) {
   CLI::App* diff = add_verb(checkpoint, kDiff, "Compare the tensors of two checkpoints");
   diff->add_option("a", options.path, kCheckpoint)->required();
   diff->add_option("b", options.other, "Another one")->required();
-  diff->add_option("--tolerance", options.tolerance,
-                   "Numbers are equal if they differ by no more than this, or than this part of the larger one")
+  diff->add_option(
+          "--tolerance", options.tolerance,
+          "Numbers are equal if their absolute difference, or that relative to the larger one, is at most this")
       ->check(check_tolerance);
   add_json(diff, options);
   diff->footer(
@@ -80,18 +82,18 @@ void add_readers(CLI::App& checkpoint, CheckpointOptions& options) {
 }
 
 void add_writers(CLI::App& checkpoint, CheckpointOptions& options) {
-  CLI::App* convert = add_verb(checkpoint, "convert", "Make one safetensors file, or a set, of a checkpoint");
+  CLI::App* convert = add_verb(checkpoint, "convert", "Convert a checkpoint to one safetensors file, or to a set");
   add_output(convert, options);
   convert->footer(
       "Examples:\n  lockstep checkpoint convert checkpoints/step-0000000400 model.safetensors\n"
       "  lockstep checkpoint convert model.pt model.safetensors\n"
       "  lockstep checkpoint convert model.safetensors checkpoints/step-0000000400\n");
 
-  CLI::App* strip = add_verb(checkpoint, "strip-prefix", "Copy a checkpoint with other names of its tensors");
+  CLI::App* strip = add_verb(checkpoint, "strip-prefix", "Copy a checkpoint and rename its tensors");
   add_output(strip, options);
   CLI::Option* prefix =
-      strip->add_option("--prefix", options.prefix, "Take this off the front of the names that begin with it");
-  strip->add_option("--add-prefix", options.add_prefix, "Put this in front of all names")->excludes(prefix);
+      strip->add_option("--prefix", options.prefix, "Remove this prefix from the names that begin with it");
+  strip->add_option("--add-prefix", options.add_prefix, "Add this prefix to all names")->excludes(prefix);
   strip->callback([&options] {
     if (options.prefix.empty() && options.add_prefix.empty()) throw CLI::RequiredError("--prefix or --add-prefix");
   });
@@ -104,19 +106,20 @@ void add_writers(CLI::App& checkpoint, CheckpointOptions& options) {
   prune->add_option("--keep-last", options.rules.keep_last, "Keep this many sets of the highest steps")
       ->required()
       ->check(CLI::Range(1, 1'000'000'000));
-  prune->add_option("--keep-every", options.rules.keep_every, "Keep also the steps that are multiples of this; 0: none")
+  prune->add_option("--keep-every", options.rules.keep_every, "Also keep the steps that are multiples of this; 0: none")
       ->check(CLI::Range(0, 1'000'000'000));
-  CLI::Option* best = prune->add_option("--keep-best", options.rules.keep_best, "Keep also this many of the best sets");
+  CLI::Option* best = prune->add_option("--keep-best", options.rules.keep_best, "Also keep this many of the best sets");
   best->check(CLI::Range(1, 1'000'000'000));
-  CLI::Option* metric = prune->add_option("--metric", options.rules.metric, "The metric that tells which are the best");
+  CLI::Option* metric =
+      prune->add_option("--metric", options.rules.metric, "The metric that decides which sets are the best");
   best->needs(metric);
   metric->needs(best);
   prune->add_flag("--higher-is-better", options.rules.higher_is_better, "The best have the highest metric")
       ->needs(metric);
-  prune->add_flag("--dry-run", options.dry_run, "Only say what would be removed");
+  prune->add_flag("--dry-run", options.dry_run, "Only show what would be removed");
   add_json(prune, options);
   prune->footer(
-      "Damaged sets and single files are left alone; what killed writers have left is removed.\n\nExamples:\n"
+      "Damaged sets and single files are left alone; leftovers of killed writers are removed.\n\nExamples:\n"
       "  lockstep checkpoint prune checkpoints --keep-last 3 --dry-run\n"
       "  lockstep checkpoint prune checkpoints --keep-last 3 --keep-every 1000 --keep-best 2 --metric loss\n");
 }

@@ -11,7 +11,7 @@ namespace lockstep::tools {
 struct CheckpointOptions {
   std::string path;
   std::string other;  // the second one of diff; where convert and strip-prefix write
-  std::string to;     // what that becomes, "file" or "set"; empty: what its name says
+  std::string to;     // the kind of that, "file" or "set"; empty: by its name
   std::string prefix;
   std::string add_prefix;
   double tolerance = 0;
@@ -23,7 +23,7 @@ struct CheckpointOptions {
   bool json = false;
 };
 CLI::App* add_checkpoint(CLI::App& app, CheckpointOptions& options);
-// Of the command that was parsed: 0, or 1 and what is wrong on standard error. diff: 1 if they differ, 2 for an error.
+// Exit code of the parsed command: 0, or 1 and the error on standard error. diff: 1 if they differ, 2 for an error.
 int checkpoint_command(const CLI::App& checkpoint, const CheckpointOptions& options);
 
 // One function for each; Error of what they read and write.

@@ -36,8 +36,8 @@ OutputKind output_kind(const CheckpointOptions& options) {
   if (step && set_path(out.parent_path(), *step) == out) return OutputKind::set;
   if (options.to.empty() && out.extension() == ".safetensors") return OutputKind::file;
   throw Error(ErrorKind::invalid_argument,
-              fmt::format("{}: its name does not say what it becomes; a set's is DIR/step-0000000400, with ten digits, "
-                          "and a file's ends with .safetensors, or say --to file",
+              fmt::format("{}: its name does not show whether it is a file or a set; a set is DIR/step-0000000400, "
+                          "with ten digits, and a file ends with .safetensors, or needs --to file",
                           options.other));
 }
 
@@ -65,9 +65,9 @@ void write_one_file(const std::filesystem::path& out, const SourceFacts& facts,
   std::map<std::string, std::string> metadata = facts.metadata;
   if (facts.kind == "set" || facts.world_size) {
     if (!metadata.emplace(kSetFacts, set_facts_of(facts)).second) {
-      throw Error(
-          ErrorKind::invalid_argument,
-          fmt::format("its metadata has a string named '{}' already, in which a file keeps what a set is", kSetFacts));
+      throw Error(ErrorKind::invalid_argument,
+                  fmt::format("its metadata already has a string named '{}', where a file stores the facts of a set",
+                              kSetFacts));
     }
   }
   stream_safetensors(out, tensors, metadata);
@@ -100,7 +100,7 @@ int copy_checkpoint(const CheckpointOptions& options, TensorSource& source, cons
   const OutputKind kind = output_kind(options);
   std::error_code error;
   if (!options.force && std::filesystem::exists(std::filesystem::symlink_status(out, error))) {
-    throw Error(ErrorKind::invalid_argument, fmt::format("{}: it exists already; --force replaces it", out.string()));
+    throw Error(ErrorKind::invalid_argument, fmt::format("{}: it already exists; --force replaces it", out.string()));
   }
   {
     Progress progress("writing " + out.filename().string(), source.tensor_bytes());

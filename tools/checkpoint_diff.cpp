@@ -49,7 +49,7 @@ struct Comparison {
   }
 };
 
-// What differs without reading data.
+// Differences that are found without reading data.
 void compare_lists(const TensorSource& a, const TensorSource& b, Comparison& comparison) {
   for (const auto& [name, tensor] : a.tensors()) {
     ++comparison.tensors;

@@ -117,7 +117,7 @@ int show_checkpoint(const CheckpointOptions& options) {
   text += fmt::format("{} tensors, {} bytes ({})\n", source->tensors().size(), source->tensor_bytes(),
                       bytes_text(static_cast<double>(source->tensor_bytes())));
   text += fmt::format("{} of {} files, {} bytes{}\n", facts.kind, facts.files, facts.bytes,
-                      facts.has_digests ? "" : ", without digests: damage cannot be seen");
+                      facts.has_digests ? "" : ", without digests: damage cannot be detected");
   if (facts.step) text += fmt::format("step: {}\n", *facts.step);
   if (facts.world_size) text += fmt::format("ranks: {}\n", *facts.world_size);
   for (const auto& [name, value] : facts.written)

@@ -18,14 +18,14 @@ struct CheckpointPlace {
   std::string kind;                   // "set", "file", "torch", "dcp"
 };
 
-// A set, a file or a directory of torch.distributed.checkpoint as it is; of another directory, what is named like a set
-// and what ends with .safetensors, .pt or .pth, without links. Those with a step first. Error{invalid_argument}: no
-// such path.
+// A set, a file or a directory of torch.distributed.checkpoint itself; in another directory, entries named like a set
+// or ending with .safetensors, .pt or .pth, without links. Those with a step first. Error{invalid_argument}: no such
+// path.
 std::vector<CheckpointPlace> checkpoint_places(const std::filesystem::path& path);
 
 // For messages and tables: without control characters, which a file's strings may have.
 std::string plain_text(const std::string& text);
-// What tables say of what cannot be opened: "DAMAGED: ...", but for a file that is not a checkpoint.
+// For tables, if a checkpoint cannot be opened: "DAMAGED: ...", or kNotACheckpoint for another kind of file.
 inline constexpr const char* kNotACheckpoint = "not a checkpoint";
 std::string damage_text(const std::string& why);
 std::string metrics_text(const std::map<std::string, double>& metrics);

@@ -26,7 +26,7 @@ SignatureCheck signature_check(const CheckpointOptions& options) {
                                     : SignatureCheck(need, SigningKey::from_file(options.token_file));
 }
 
-// What one place turned out to be; "damage" tells why it is not whole.
+// The result for one place; "damage" is the reason if it is damaged.
 nlohmann::json verified(const CheckpointPlace& place, const SignatureCheck& signature) {
   nlohmann::json result{{"path", place.path.string()}, {"kind", place.kind}};
   try {
@@ -45,10 +45,11 @@ nlohmann::json verified(const CheckpointPlace& place, const SignatureCheck& sign
 std::string verdict_text(const nlohmann::json& result) {
   const std::string path = plain_text(result["path"]);
   if (result.contains("damage")) return fmt::format("{}: {}\n", path, damage_text(result["damage"]));
-  return fmt::format("{}: {} ({}{})\n", path,
-                     result["has_digests"] ? "whole" : "readable; it has no digests that would show damage of tensors",
-                     bytes_text(result["bytes"].get<double>()),
-                     result.contains("signature") ? ", " + result["signature"].get<std::string>() : "");
+  return fmt::format(
+      "{}: {} ({}{})\n", path,
+      result["has_digests"] ? "whole" : "readable; it has no digests, so damage of tensors cannot be detected",
+      bytes_text(result["bytes"].get<double>()),
+      result.contains("signature") ? ", " + result["signature"].get<std::string>() : "");
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ namespace {
 
 constexpr std::uint64_t kSliceBytes = std::uint64_t{64} << 20;
 
-// What does not fit into this machine is not worth trying: a shape may say anything, if an element stands for many.
+// Tensors beyond this machine's memory are not tried: a shape may be anything, if an element is expanded.
 void refuse_beyond_memory(const std::string& name, std::uint64_t bytes) {
   if (bytes <= machine_memory_bytes()) return;
   throw Error(ErrorKind::invalid_argument, fmt::format("tensor '{}' takes {} bytes; this machine has {} of memory",
@@ -38,7 +38,7 @@ std::vector<std::byte> room_for(const std::string& name, std::uint64_t bytes) {
     return std::vector<std::byte>(bytes);
   } catch (const std::bad_alloc&) {
     throw Error(ErrorKind::invalid_argument,
-                fmt::format("tensor '{}' takes {} bytes, and there is not as much memory now", name, bytes));
+                fmt::format("tensor '{}' takes {} bytes, and not enough memory is free", name, bytes));
   }
 }
 
@@ -133,10 +133,10 @@ class TorchStream : public ByteStream {
   std::uint64_t at_ = 0;
 };
 
-// Of files of torch.save: tensors by their names, and what else is in them.
+// Of files of torch.save: tensors by their names, and other values.
 class TorchTensors {
  public:
-  // The file lives as long as this. Returns whether it has tensors. prefix: in front of the names, or empty.
+  // The file lives as long as this. Returns whether it has tensors. prefix: of the names, or empty.
   bool add(const TorchFile& file, const std::string& prefix, SourceFacts& facts,
            std::map<std::string, SourceTensor>& tensors) {
     const std::size_t before = found_.size();

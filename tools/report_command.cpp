@@ -104,7 +104,7 @@ void require_other_file(const std::string& output, const std::vector<RunRecord>&
   std::error_code error;
   for (const RunRecord& run : runs) {
     if (output.empty() || !fs::equivalent(output, fs::path(run.path) / kMetricsName, error)) continue;
-    throw Error(ErrorKind::invalid_argument, fmt::format("{} is what a run has written; name another file", output));
+    throw Error(ErrorKind::invalid_argument, fmt::format("{} is the record of a run; name another file", output));
   }
 }
 
@@ -112,7 +112,7 @@ void write_events(const fs::path& directory, const RunRecord& run) {
   const fs::path folder = directory / run.name;
   std::error_code error;
   fs::create_directories(folder, error);
-  if (error) throw lockstep::system_error(fmt::format("making the directory {}", folder.string()), error.value());
+  if (error) throw lockstep::system_error(fmt::format("creating the directory {}", folder.string()), error.value());
   write_output(folder / kEventFile, event_file_of(run));
 }
 
@@ -128,9 +128,11 @@ CLI::App* add_report(CLI::App& app, ReportOptions& options) {
   CLI::App* report = app.add_subcommand("report", "Show trainings as one HTML page, a table, or files for TensorBoard");
   report->add_option("run", options.runs,
                      "Directories of runs, with the metrics.jsonl that TrainingRun writes; up to 16");
-  report->add_option("--out", options.out, "The page, which needs no other file and no network");
-  report->add_option("--csv", options.csv, "A table: a row for each epoch, and for each rank of steps that were timed");
-  report->add_option("--tensorboard", options.tensorboard, "A directory for event files, one directory in it a run");
+  report->add_option("--out", options.out, "Write the page, which needs no other file and no network, to this file");
+  report->add_option("--csv", options.csv,
+                     "Write a table to this file: a row for each epoch, and for each rank of timed steps");
+  report->add_option("--tensorboard", options.tensorboard,
+                     "Write event files to this directory, one subdirectory per run");
   report->callback([&options] {
     if (options.runs.empty()) {
       throw CLI::ValidationError(fmt::format(
@@ -142,7 +144,7 @@ CLI::App* add_report(CLI::App& app, ReportOptions& options) {
     if (options.out.empty() && options.csv.empty() && options.tensorboard.empty()) {
       throw CLI::RequiredError("--out, --csv or --tensorboard");
     }
-    if (is_same_file(options.out, options.csv)) throw CLI::ValidationError("--out and --csv name one file");
+    if (is_same_file(options.out, options.csv)) throw CLI::ValidationError("--out and --csv name the same file");
   });
   report->footer(
       "Exits with 1 if a directory is not a run, or something cannot be written.\n\nExamples:\n"

@@ -1,4 +1,4 @@
-// `lockstep report`: makes a page, a table and TensorBoard's files of what trainings have written down. No torch.
+// `lockstep report`: makes a page, a table and TensorBoard's files from the records of trainings. No torch.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -15,7 +15,7 @@ struct ReportOptions {
 };
 CLI::App* add_report(CLI::App& app, ReportOptions& options);
 
-// The exit code: 0; or 1 and what is wrong on standard error. Damaged lines of a run are warnings.
+// The exit code: 0; or 1 and the error on standard error. Damaged lines of a run are warnings.
 int report_command(const ReportOptions& options);
 
 }  // namespace lockstep::tools

@@ -75,7 +75,7 @@ class SetSource : public TensorSource {
     const Manifest& manifest = set_.manifest();
     const auto step = step_of_set(path.has_filename() ? path : path.parent_path());
     if (step && *step != manifest.step) {
-      throw Error(ErrorKind::corrupt_data, fmt::format("{} is of step {}, which is not that of the set's name",
+      throw Error(ErrorKind::corrupt_data, fmt::format("{} has step {}, which differs from the step in the set's name",
                                                        (path / kManifestName).string(), manifest.step));
     }
     set_.check_files();
@@ -167,7 +167,7 @@ double modified_seconds_of(const std::filesystem::path& path) {
 
 namespace {
 
-// A directory without a manifest: what to name instead.
+// Error for a directory without a manifest: says what to name instead.
 [[noreturn]] void refuse_directory(const std::filesystem::path& path) {
   const std::vector<CheckpointPlace> places = checkpoint_places(path);
   if (places.empty()) throw Error(ErrorKind::invalid_argument, path.string() + ": there is no checkpoint in it");

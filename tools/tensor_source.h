@@ -29,7 +29,7 @@ struct SourceTensor {
   std::uint64_t bytes = 0;
 };
 
-// What is known of it besides its tensors.
+// Facts about it other than its tensors.
 struct SourceFacts {
   std::string kind;                   // "set", "file", "torch", "index", "dcp"
   std::uint64_t bytes = 0;            // of all its files
@@ -90,7 +90,7 @@ std::unique_ptr<TensorSource> open_tensors(const std::filesystem::path& path);
 std::unique_ptr<TensorSource> open_tensors(const std::filesystem::path& path,
                                            const internal::SignatureCheck& signature);
 
-// What a file that was made of a set keeps of it, in one string of its metadata.
+// The facts of a set, as a file made of it stores them in one string of its metadata.
 inline constexpr const char* kSetFacts = "checkpoint";
 std::string set_facts_of(const SourceFacts& facts);
 

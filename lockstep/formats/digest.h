@@ -1,6 +1,6 @@
-// Digests of bytes. XXH3-128 is fast and finds damage; SHA-256 also withstands those who look for other bytes with the
-// same digest. Neither tells who wrote something. bytes -> lower-case hexadecimal digits: what Python's
-// xxhash.xxh3_128_hexdigest and hashlib.sha256 give. Not thread-safe. Never blocks.
+// Digests of bytes. XXH3-128 is fast and detects damage; SHA-256 also resists deliberate collisions. Neither proves who
+// wrote the bytes. bytes -> lower-case hexadecimal digits, as from Python's xxhash.xxh3_128_hexdigest and
+// hashlib.sha256. Not thread-safe. Never blocks.
 #pragma once
 
 #include <array>
@@ -34,7 +34,7 @@ constexpr const DigestName& name_of(DigestKind kind) { return kDigests[static_ca
 
 std::string digest_of(DigestKind kind, ByteView bytes);
 
-// The same of bytes that come piece by piece.
+// The same for bytes that arrive in pieces.
 class RunningDigest {
  public:
   explicit RunningDigest(DigestKind kind = DigestKind::xxh3_128);

@@ -20,7 +20,7 @@ Bytes read_metadata(const SiblingFiles& files) {
   const OpenFile file = files.open(".metadata");
   if (file.bytes > PickleLimits::kBytes) {
     throw Error(ErrorKind::invalid_argument,
-                fmt::format("{}: it has {} bytes, at most {} are read", path, file.bytes, PickleLimits::kBytes));
+                fmt::format("{}: it has {} bytes; the limit is {}", path, file.bytes, PickleLimits::kBytes));
   }
   return read_at(file.fd.get(), 0, file.bytes, "reading " + path);
 }
@@ -72,14 +72,14 @@ TorchFile DistributedCheckpoint::read_value(const std::string& name) const {
   const auto found = metadata_.values.find(name);
   if (found != metadata_.values.end()) return open_place(found->second, name);
   throw Error(ErrorKind::invalid_argument,
-              fmt::format("{} has no value {} that is no tensor", files_.directory().string(), shown(name)));
+              fmt::format("{} has no value {} that is not a tensor", files_.directory().string(), shown(name)));
 }
 
 void DistributedCheckpoint::read(const DistributedTensor& tensor, MutableByteSpan out) const {
   if (out.size() != tensor.bytes) {
     throw Error(ErrorKind::invalid_argument,
-                fmt::format("{}: {} of {} bytes is read into {}", files_.directory().string(), shown(tensor.name),
-                            tensor.bytes, out.size()));
+                fmt::format("{}: {} has {} bytes, but the output buffer has {}", files_.directory().string(),
+                            shown(tensor.name), tensor.bytes, out.size()));
   }
   for (const DistributedChunk& chunk : tensor.chunks) read_chunk(tensor, chunk, out);
 }

@@ -20,9 +20,9 @@ class DistributedCheckpoint {
   explicit DistributedCheckpoint(const std::filesystem::path& directory);
 
   const std::vector<DistributedTensor>& tensors() const { return metadata_.tensors; }
-  // Names of what is no tensor.
+  // Names of the values that are not tensors.
   std::vector<std::string> value_names() const;
-  // Memory besides `out`: that of one chunk. REQUIRES: the tensor is one of tensors(), and `out` has its bytes.
+  // Needs the memory of one chunk. REQUIRES: the tensor is one of tensors(), and `out` has its bytes.
   void read(const DistributedTensor& tensor, MutableByteSpan out) const;
   // Its root is the value. Error{invalid_argument} if there is no such value.
   TorchFile read_value(const std::string& name) const;

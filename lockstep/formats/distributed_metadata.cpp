@@ -68,7 +68,7 @@ std::map<PlaceKey, DistributedPlace> all_places(const PickleValue& dict, const s
     const std::optional<PickleValue> offset = index.find("offset");
     PlaceKey key{index.at("fqn").text(), offset && !offset->is(PickleKind::none) ? offset->sizes() : Sizes()};
     if (!places.emplace(std::move(key), place_of(dict.value(i), origin)).second) {
-      fail_metadata(origin, fmt::format("{} has two places", shown(index.at("fqn").text())));
+      fail_metadata(origin, fmt::format("{} has two locations", shown(index.at("fqn").text())));
     }
   }
   return places;
@@ -79,7 +79,8 @@ DistributedPlace take_place(std::map<PlaceKey, DistributedPlace>& places, const 
                             const std::string& origin) {
   auto found = places.extract({name, offsets});
   if (found.empty()) {
-    fail_metadata(origin, fmt::format("{} at {} has no place in a file, or needs it twice", shown(name), offsets));
+    fail_metadata(origin, fmt::format("{} at {} has no location in a file, or two chunks have the same one",
+                                      shown(name), offsets));
   }
   return std::move(found.mapped());
 }
@@ -91,11 +92,11 @@ std::string type_of(const PickleValue& properties, const std::string& name) {
   const bool is_object = layout.is(PickleKind::object);
   const std::string_view layout_name = is_object ? layout.arguments().item(0).text() : layout.class_name();
   if (layout_name != "torch.strided")
-    layout.refuse(fmt::format("{} has the layout {}", shown(name), shown(layout_name)));
+    layout.refuse(fmt::format("{} has the unsupported layout {}", shown(name), shown(layout_name)));
   for (const TorchType& each : kTorchTypes) {
     if (short_name(type.class_name()) == each.torch) return std::string(each.name);
   }
-  type.refuse(fmt::format("{} has the type {}", shown(name), shown(type.class_name())));
+  type.refuse(fmt::format("{} has the unsupported type {}", shown(name), shown(type.class_name())));
 }
 
 DistributedTensor tensor_from(const std::string& name, const PickleValue& entry,
@@ -145,7 +146,7 @@ void check_tiling(const DistributedTensor& tensor, const std::string& origin) {
   for (const DistributedChunk& chunk : tensor.chunks) {
     const std::string text = fmt::format("one of {} at {}", chunk.sizes, chunk.offsets);
     if (chunk.offsets.size() != tensor.shape.size() || chunk.sizes.size() != tensor.shape.size()) {
-      fail(text + " has other dimensions");
+      fail(text + " has another number of dimensions");
     }
     for (std::size_t d = 0; d < tensor.shape.size(); ++d) {
       if (chunk.offsets[d] > tensor.shape[d] || chunk.sizes[d] > tensor.shape[d] - chunk.offsets[d]) {
@@ -158,7 +159,7 @@ void check_tiling(const DistributedTensor& tensor, const std::string& origin) {
     covered += inside;
     sorted.push_back(&chunk);
   }
-  if (covered != elements) fail(fmt::format("they have {} of {} elements", covered, elements));
+  if (covered != elements) fail(fmt::format("they cover {} of {} elements", covered, elements));
   if (tensor.shape.empty()) return;
   std::ranges::sort(sorted, {}, [](const DistributedChunk* chunk) { return chunk->offsets; });
   std::size_t comparisons = 0;

@@ -1,7 +1,7 @@
-// What the file .metadata of a distributed checkpoint says: tensors made of chunks, other values, and where in which
-// file each of them lies. pickle -> read_pickle() -> DistributedMetadata. Pure.
-// Error{corrupt_data}: chunks that do not tile their tensor exactly, entries without place, names of files that lead
-// out of the directory. Error{invalid_argument}: what Lockstep does not read.
+// The contents of the file .metadata of a distributed checkpoint: tensors made of chunks, other values, and the file
+// and position of each. pickle -> read_pickle() -> DistributedMetadata. Pure.
+// Error{corrupt_data}: chunks that do not tile their tensor exactly, entries without position, file names that lead out
+// of the directory. Error{invalid_argument}: metadata that Lockstep does not read.
 #pragma once
 
 #include <cstdint>

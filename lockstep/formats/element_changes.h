@@ -1,5 +1,5 @@
-// Elements of tensors as they are stored -> as they are meant, where that differs: files of machines with the other
-// byte order, and tensors that PyTorch conjugates or negates when they are used. Pure.
+// Stored elements of tensors -> their actual values, where these differ: files with the other byte order, and tensors
+// that PyTorch conjugates or negates when they are used. Pure.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 namespace lockstep::internal {
 
 struct ElementChanges {
-  std::size_t swapped_bytes = 1;  // in numbers of so many; first of all
+  std::size_t swapped_bytes = 1;  // in numbers of this size; applied first
   bool is_conjugated = false;
   bool is_negated = false;
 

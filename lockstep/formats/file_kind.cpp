@@ -85,7 +85,7 @@ std::string_view how_to_read(FileKind kind) {
     case FileKind::torch_archive:
     case FileKind::torch_legacy: return "is a file of torch.save: read it with load_torch_file()";
     case FileKind::pickle:
-      return "is a pickle, which Python alone can read; load it there and save it with torch.save or safetensors";
+      return "is a pickle, which only Python can read; load it there and save it with torch.save or safetensors";
     case FileKind::numpy_array:
     case FileKind::numpy_archive:
       return "is a file of NumPy; load it in Python and save it with safetensors.numpy.save_file()";

@@ -1,4 +1,4 @@
-// What a file is, by its first bytes, and how to read it: for the errors of those who expect another kind. Pure.
+// The kind of a file, by its first bytes, and how to read it: for errors if another kind is expected. Pure.
 #pragma once
 
 #include <cstdint>

@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// What the parser meets; false ends it.
+// Events of the parser; false ends it.
 class StructureEvents {
  public:
   explicit StructureEvents(int most_depth) : most_depth_(most_depth) {}
@@ -30,7 +30,7 @@ class StructureEvents {
   bool start_object(std::size_t) { return begin(); }
   bool end_object() { return end(); }
   bool key(std::string& name) {
-    return names_.back().insert(name).second || fail("the name " + shown(name) + " is there twice");
+    return names_.back().insert(name).second || fail("the name " + shown(name) + " appears twice");
   }
   bool parse_error(std::size_t, const std::string&, const Json::exception& error) {
     return fail(std::string("it is not JSON: ") + error.what());
@@ -41,7 +41,7 @@ class StructureEvents {
  private:
   bool begin() {
     names_.emplace_back();
-    return static_cast<int>(names_.size()) <= most_depth_ || fail("its values are nested too deep");
+    return static_cast<int>(names_.size()) <= most_depth_ || fail("its values are nested too deeply");
   }
   bool end() {
     names_.pop_back();

@@ -1,7 +1,7 @@
-// What a tree of JSON values does not show, and a file from elsewhere must not have: values that are nested too deep,
-// names that are twice in one object, a string or number of endless length, a zero byte, which the parser would take
-// for the end. A callback of nlohmann's parse() would see names too, but goes through all members of an object whenever
-// one of them ends. Text -> problem; pure; time is n log n.
+// Problems of untrusted JSON that the tree of its values does not show: values that are nested too deeply, duplicate
+// names in one object, a very long string or number, a zero byte, which the parser would take for the end. A callback
+// of nlohmann's parse() would see names too, but visits all members of an object whenever one of them ends. Text ->
+// problem; pure; time is n log n.
 #pragma once
 
 #include <string>

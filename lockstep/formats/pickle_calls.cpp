@@ -1,4 +1,4 @@
-// The part of PickleMachine that stands for calls: what each name on the list makes of its arguments.
+// The part of PickleMachine for calls: the result of each known name for its arguments.
 #include <utility>
 
 #include "lockstep/base/format.h"
@@ -7,7 +7,7 @@
 namespace lockstep::internal {
 namespace {
 
-// Latin-1 text as UTF-8 holds it -> the bytes it stands for; false if a character is not Latin-1.
+// UTF-8 text -> its Latin-1 bytes; false if a character is not Latin-1.
 bool latin1_bytes(std::string_view text, std::string& out) {
   for (std::size_t i = 0; i < text.size(); ++i) {
     const auto first = static_cast<std::uint8_t>(text[i]);
@@ -25,8 +25,8 @@ bool latin1_bytes(std::string_view text, std::string& out) {
 
 PickleMachine::Index PickleMachine::call(Index function, Index arguments) {
   const PickleNode& called = node(function);
-  if (called.kind != PickleKind::opaque) expect(function, PickleKind::name, "what is called");
-  const std::vector<Index>& given = expect(arguments, PickleKind::tuple, "what it is called with").children;
+  if (called.kind != PickleKind::opaque) expect(function, PickleKind::name, "the callee of a call");
+  const std::vector<Index>& given = expect(arguments, PickleKind::tuple, "the argument list of a call").children;
   if (called.kind == PickleKind::opaque || called.meaning->role == PickleRole::unknown) {
     return opaque_result(function, arguments);
   }
@@ -72,7 +72,7 @@ PickleMachine::Index PickleMachine::call_known(Index function, Index arguments) 
     default: return call_tensor(function, arguments);
   }
   refuse(ErrorKind::invalid_argument,
-         fmt::format("{} is called; Lockstep reads it as a name only, and executes nothing from a file", name.text));
+         fmt::format("{} is called, but Lockstep reads it only as a name: it executes nothing from a file", name.text));
 }
 
 // Nothing, a dict, or a list of pairs.
@@ -88,7 +88,7 @@ PickleMachine::Index PickleMachine::call_dict(std::span<const Index> arguments) 
     for (const Index each : pairs) {
       const PickleNode& pair = node(each);
       const bool is_pair = pair.kind == PickleKind::list || pair.kind == PickleKind::tuple;
-      if (!is_pair || pair.children.size() != 2) corrupt("an item of an OrderedDict is no pair");
+      if (!is_pair || pair.children.size() != 2) corrupt("an item of an OrderedDict is not a pair");
       dict.children.insert(dict.children.end(), pair.children.begin(), pair.children.end());
     }
   }
@@ -97,12 +97,12 @@ PickleMachine::Index PickleMachine::call_dict(std::span<const Index> arguments) 
 
 PickleMachine::Index PickleMachine::call_set(std::span<const Index> arguments) {
   if (arguments.size() != 1) corrupt(fmt::format("a set is called with {} arguments", arguments.size()));
-  const std::vector<Index>& items = expect(arguments[0], PickleKind::list, "what a set is made of").children;
+  const std::vector<Index>& items = expect(arguments[0], PickleKind::list, "the argument of a set").children;
   check_copy(items.size());
   return add({.kind = PickleKind::set, .children = items});
 }
 
-// (text, "latin1") -> bytes; what another encoding makes is not known.
+// (text, "latin1") -> bytes; results of other encodings are unknown.
 PickleMachine::Index PickleMachine::call_encode(Index function, Index arguments) {
   const std::vector<Index>& given = node(arguments).children;
   if (given.empty()) return add({.kind = PickleKind::bytes});
@@ -121,8 +121,8 @@ PickleMachine::Index PickleMachine::call_encode(Index function, Index arguments)
 
 PickleMachine::Index PickleMachine::new_object(Index name, Index arguments) {
   if (node(name).kind == PickleKind::opaque) return opaque_result(name, arguments);
-  const PickleNode& type = expect(name, PickleKind::name, "what is made");
-  const std::vector<Index>& given = expect(arguments, PickleKind::tuple, "what an object is made of").children;
+  const PickleNode& type = expect(name, PickleKind::name, "the class of a new object");
+  const std::vector<Index>& given = expect(arguments, PickleKind::tuple, "the argument list of a new object").children;
   switch (type.meaning->role) {
     case PickleRole::object: return add({.kind = PickleKind::object, .text = type.text, .children = {arguments}});
     case PickleRole::factory:
@@ -137,16 +137,15 @@ PickleMachine::Index PickleMachine::new_object(Index name, Index arguments) {
     default: break;
   }
   refuse(ErrorKind::invalid_argument,
-         fmt::format("an object of {} is made; Lockstep reads no such object, and executes nothing from a file",
-                     type.text));
+         fmt::format("Lockstep does not read objects of {}: it executes nothing from a file", type.text));
 }
 
-// A state is kept for objects; what an OrderedDict has besides its items does not matter.
+// A state is kept for objects; other attributes of an OrderedDict do not matter.
 void PickleMachine::build(Index object, Index state) {
   PickleNode& target = tree_.nodes_[object];
   if (target.kind == PickleKind::dict || build_tensor(target, state)) return;
   if (target.kind != PickleKind::object && target.kind != PickleKind::opaque)
-    corrupt(fmt::format("{} is given a state", to_string(target.kind)));
+    corrupt(fmt::format("{} cannot have a state", to_string(target.kind)));
   if (target.state != kNoNode) corrupt(fmt::format("an object of {} is given a state twice", target.text));
   target.state = state;
 }

@@ -102,7 +102,7 @@ constexpr PickleClass kClasses[] = {
 
 constexpr PickleClass kUnknown = {"", PickleRole::unknown};
 
-// Modules, with what is below them, and functions that run what they are given. Torch never allows the first four.
+// Modules, with their submodules, and functions that run their arguments. Torch never allows the first four.
 constexpr std::string_view kProgramModules[] = {"os",     "posix",   "nt",      "sys",      "subprocess",
                                                 "pty",    "shutil",  "runpy",   "ctypes",   "webbrowser",
                                                 "pickle", "_pickle", "marshal", "importlib"};
@@ -129,7 +129,7 @@ const PickleClass* find_named(std::span<const PickleClass> classes, std::string_
   return found == classes.end() || name.empty() ? nullptr : &*found;
 }
 
-// What Python 2 called it is called otherwise since.
+// The Python 3 name of a module of Python 2.
 std::string_view modern(std::string_view module) { return module == "__builtin__" ? "builtins" : module; }
 
 }  // namespace

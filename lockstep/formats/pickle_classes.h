@@ -1,6 +1,6 @@
-// The names that a pickle may refer to, and what they mean to Lockstep: all that torch.load(weights_only=True) knows,
-// and what PyTorch's checkpoints and C++ have besides. What other names make is opaque. Nothing is imported or called
-// for any of them. Pure.
+// The names that a pickle may refer to, and their meaning for Lockstep: all those of torch.load(weights_only=True), and
+// further ones of PyTorch's checkpoints and C++. Results of other names are opaque. Nothing is imported or called for
+// any of them. Pure.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ enum class PickleRole : std::uint8_t {
   constant,      // torch.float32: a value by itself; `detail` is the type as safetensors name it
   storage_type,  // `detail` is the type; "U8" for a storage without type
   object,        // made of arguments, perhaps given a state, and passed on
-  factory,       // what a defaultdict makes: only its name matters
+  factory,       // of a defaultdict: only its name matters
   ordered_dict,  // also of a dict, as a Counter
   default_dict,
   size,
@@ -44,7 +44,7 @@ struct PickleClass {
 
 // Role `unknown` for a name that is not on the list. REQUIRES: it is no program.
 const PickleClass& find_pickle_class(std::string_view module, std::string_view name);
-// Whether it is for running programs, so that a file that has it is no checkpoint but an attack: eval, modules as `os`.
+// Whether the name runs programs, so that a file with it is an attack: eval, modules such as `os`.
 bool is_program(std::string_view module, std::string_view name);
 
 }  // namespace lockstep::internal

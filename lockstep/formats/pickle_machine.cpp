@@ -15,7 +15,7 @@ constexpr std::size_t kSmallCopies = 4096;
 
 std::unique_ptr<const PickleTree> read_pickle(Bytes bytes, std::string origin) {
   if (bytes.size() > PickleLimits::kBytes) {
-    throw Error(ErrorKind::invalid_argument, fmt::format("{}: a pickle of {} bytes, at most {} are read", origin,
+    throw Error(ErrorKind::invalid_argument, fmt::format("{}: the pickle has {} bytes; the limit is {}", origin,
                                                          bytes.size(), PickleLimits::kBytes));
   }
   auto tree = std::make_unique<PickleTree>(std::move(bytes), std::move(origin));
@@ -32,7 +32,7 @@ void PickleMachine::run() {
   for (std::size_t at = 0;; at = op_.next) {
     if (!decode_pickle_op(bytes, at, tree_.origin_, op_)) {
       op_.at = at;
-      corrupt(fmt::format("the pickle is cut off: it has {} bytes", bytes.size()));
+      corrupt(fmt::format("the pickle is truncated: it has {} bytes", bytes.size()));
     }
     if (op_.code == PickleCode::stop) break;
     if (!step_constant() && !step_text() && !step_container() && !step_memo() && !step_call()) {
@@ -40,7 +40,7 @@ void PickleMachine::run() {
     }
   }
   if (stack_.size() != 1 || !marks_.empty()) {
-    corrupt(fmt::format("at its end there are {} values, not one", stack_.size() + marks_.size()));
+    corrupt(fmt::format("it ends with {} values, not one", stack_.size() + marks_.size()));
   }
   if (op_.next != bytes.size()) corrupt(fmt::format("{} more bytes follow its end", bytes.size() - op_.next));
   tree_.root_ = pop();
@@ -51,10 +51,11 @@ void PickleMachine::run() {
 bool PickleMachine::step_constant() {
   switch (op_.code) {
     case PickleCode::proto:
-      if (op_.at != 0) corrupt("a protocol comes again");
+      if (op_.at != 0) corrupt("the protocol appears twice");
       return true;
     case PickleCode::frame:
-      if (op_.number > tree_.bytes_.size() - op_.next) corrupt(fmt::format("a frame has {} bytes", op_.number));
+      if (op_.number > tree_.bytes_.size() - op_.next)
+        corrupt(fmt::format("a frame of {} bytes extends beyond the pickle", op_.number));
       return true;
     case PickleCode::none: push_constant(0, {.kind = PickleKind::none}); return true;
     case PickleCode::new_false: push_constant(1, {.kind = PickleKind::boolean}); return true;
@@ -192,7 +193,7 @@ PickleMachine::Index PickleMachine::add(PickleNode node) {
 
 void PickleMachine::push_index(Index index) {
   if (stack_.size() >= PickleLimits::kValues) {
-    refuse(ErrorKind::invalid_argument, fmt::format("more than {} values wait for their place", stack_.size()));
+    refuse(ErrorKind::invalid_argument, fmt::format("its stack has more than {} values", stack_.size()));
   }
   stack_.push_back(index);
 }
@@ -238,7 +239,7 @@ void PickleMachine::push_tuple(std::size_t items) {
 void PickleMachine::put(std::uint64_t slot) {
   const Index top = pop();
   push_index(top);
-  if (slot > op_.at) corrupt(fmt::format("memo {} is far beyond what the pickle can have", slot));
+  if (slot > op_.at) corrupt(fmt::format("memo {} is out of range", slot));
   if (slot >= memo_.size()) memo_.resize(slot + 1, kNoNode);
   memo_[slot] = top;
 }
@@ -283,18 +284,18 @@ const PickleNode& PickleMachine::expect(Index index, PickleKind kind, std::strin
   if (found.kind != PickleKind::opaque) {
     corrupt(fmt::format("{} is {}, not {}", what, to_string(found.kind), to_string(kind)));
   }
-  refuse(ErrorKind::invalid_argument, fmt::format("{} is made by {}, which Lockstep does not read", what, found.text));
+  refuse(ErrorKind::invalid_argument, fmt::format("{} comes from {}, which Lockstep does not read", what, found.text));
 }
 
 void PickleMachine::check_copy(std::size_t items) {
   copied_ += items;
-  if (copied_ > tree_.bytes_.size() + kSmallCopies) corrupt("the same items are copied again and again");
+  if (copied_ > tree_.bytes_.size() + kSmallCopies) corrupt("the same items are copied too often");
 }
 
 void PickleMachine::check_held(std::size_t items) {
   held_ += items;
   if (held_ > PickleLimits::kExpandedValues) {
-    corrupt(fmt::format("its values hold more than {} others", PickleLimits::kExpandedValues));
+    corrupt(fmt::format("its containers hold more than {} values", PickleLimits::kExpandedValues));
   }
 }
 
@@ -319,7 +320,7 @@ void PickleMachine::check_graph() {
                         : place == parent.children.size() ? parent.state
                                                           : kNoNode;
     if (path.size() + visit.height >= PickleLimits::kDepth) {
-      corrupt(fmt::format("values lie deeper than {}", PickleLimits::kDepth));
+      corrupt(fmt::format("values are nested deeper than {}", PickleLimits::kDepth));
     }
     if (child == kNoNode) {
       heights[visit.index] = static_cast<std::uint16_t>(visit.height + 1);
@@ -336,8 +337,7 @@ void PickleMachine::check_graph() {
       visit.height = std::max(visit.height, heights[child]);
       expanded[visit.index] += expanded[child];
       if (expanded[visit.index] > PickleLimits::kExpandedValues) {
-        corrupt(
-            fmt::format("values are shared so often that there would be more than {}", PickleLimits::kExpandedValues));
+        corrupt(fmt::format("shared values would expand to more than {}", PickleLimits::kExpandedValues));
       }
       ++visit.next_child;
     }

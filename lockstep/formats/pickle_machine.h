@@ -1,5 +1,5 @@
-// The stack machine of read_pickle(): opcodes -> nodes. Nothing is shared by copying: what a pickle names twice stays
-// one node, and what must be copied (the items of a set) is never more than the pickle has bytes.
+// The stack machine of read_pickle(): opcodes -> nodes. Shared values are not copied: a value that a pickle refers to
+// twice is one node, and necessary copies (the items of a set) never exceed the bytes of the pickle.
 #pragma once
 
 #include <array>
@@ -37,7 +37,7 @@ class PickleMachine {
   Index add(PickleNode node);
   void push_index(Index index);
   void push(PickleNode node) { push_index(add(std::move(node))); }
-  // A value that never changes is one node, however often it comes.
+  // A constant value is one node, however often it occurs.
   void push_constant(std::size_t which, PickleNode node);
   Index pop();
   std::vector<Index> pop_to_mark();
@@ -69,7 +69,7 @@ class PickleMachine {
   Index quantised_tensor(std::span<const Index> arguments);
   Index tensor_object(Index name, Index arguments);
   bool build_tensor(PickleNode& target, Index state);
-  // Whether what the metadata of a tensor say is understood, and noted in it.
+  // Whether the metadata of a tensor is understood; then it is noted in the tensor.
   bool take_metadata(PickleNode& tensor, Index metadata) const;
   void check_shape(Index index, std::string_view what);
   // A dict of them, for a tensor that is not plain elements.
@@ -90,9 +90,9 @@ class PickleMachine {
   const PickleNode& node(Index index) const { return tree_.nodes_[index]; }
   const PickleNode& expect(Index index, PickleKind kind, std::string_view what);
   void check_copy(std::size_t items);
-  // Items that values hold take memory, also if all of them are one.
+  // Items in values take memory, even if they are the same.
   void check_held(std::size_t items);
-  // Not too deep, not too large if everything that is shared were written out. Cycles are cut.
+  // Limits depth, and the size with all shared values expanded. Cycles are cut.
   void check_graph();
   [[noreturn]] void refuse(ErrorKind kind, const std::string& why) const;
   [[noreturn]] void corrupt(const std::string& why) const { refuse(ErrorKind::corrupt_data, why); }

@@ -1,5 +1,5 @@
-// The part of PickleMachine for names, and for what it does not know: such a value keeps its name and what it is made
-// of, so that the tensors beside it, and in it, can be had.
+// The part of PickleMachine for names and unknown values: such a value keeps its name and arguments, so that the
+// tensors beside it, and in it, can be read.
 #include <algorithm>
 #include <utility>
 
@@ -19,11 +19,10 @@ constexpr std::string_view kMakers[] = {"copyreg._reconstructor", "copy_reg._rec
 void PickleMachine::push_name(std::string_view module, std::string_view name) {
   std::string full = fmt::format("{}.{}", module, name);
   if (is_program(module, name)) {
-    refuse(
-        ErrorKind::invalid_argument,
-        fmt::format("{} is for running programs, and the file is refused: Lockstep executes nothing from a file, and "
-                    "no checkpoint needs it. Save a state dict: tensors, numbers, texts, lists and dicts",
-                    shown(full)));
+    refuse(ErrorKind::invalid_argument,
+           fmt::format("{} runs programs, so the file is refused: Lockstep executes nothing from a file, and no "
+                       "checkpoint needs it. Save a state dict: tensors, numbers, strings, lists and dicts",
+                       shown(full)));
   }
   if (!is_utf8(full)) corrupt("the name of a class is not UTF-8");
   check_copy(full.size());
@@ -34,8 +33,8 @@ void PickleMachine::push_name(std::string_view module, std::string_view name) {
 
 PickleMachine::Index PickleMachine::opaque_result(Index function, Index arguments) {
   const bool has_name = node(function).kind == PickleKind::name || node(function).kind == PickleKind::opaque;
-  if (!has_name) expect(function, PickleKind::name, "what is made");
-  const std::vector<Index>& given = expect(arguments, PickleKind::tuple, "what an object is made of").children;
+  if (!has_name) expect(function, PickleKind::name, "the class of a new object");
+  const std::vector<Index>& given = expect(arguments, PickleKind::tuple, "the argument list of a new object").children;
   const std::string_view name = node(function).text;
   const bool is_of_class = !given.empty() && node(given[0]).kind == PickleKind::name;
   if (is_of_class && std::ranges::find(kMakers, name) != std::end(kMakers)) {
@@ -76,13 +75,13 @@ void PickleMachine::add_to_opaque(Index target, PickleKind items_kind, std::span
   holder.children.insert(holder.children.end(), items.begin(), items.end());
 }
 
-// Stands for a value within itself.
+// Replaces a value within itself.
 PickleMachine::Index PickleMachine::itself() {
   if (itself_ == kNoNode) itself_ = opaque(kItself, add({.kind = PickleKind::tuple}));
   return itself_;
 }
 
-// A file that is one value which is not understood, and no tensor, has nothing to be had.
+// A file with only one unknown value and no tensor has nothing to read.
 void PickleMachine::require_content() const {
   const PickleNode& root = node(tree_.root_);
   const bool is_unknown =
@@ -91,11 +90,10 @@ void PickleMachine::require_content() const {
     return each.kind == PickleKind::tensor || each.kind == PickleKind::storage;
   };
   if (!is_unknown || std::ranges::any_of(tree_.nodes_, is_tensor)) return;
-  refuse(
-      ErrorKind::invalid_argument,
-      fmt::format("{} is all that it has, and is not among the names that Lockstep reads: it executes nothing from a "
-                  "file. Save a state dict: tensors, numbers, texts, lists and dicts",
-                  shown(root.text)));
+  refuse(ErrorKind::invalid_argument,
+         fmt::format("the file holds only {}, which Lockstep does not read: it executes nothing from a file. Save a "
+                     "state dict: tensors, numbers, strings, lists and dicts",
+                     shown(root.text)));
 }
 
 }  // namespace lockstep::internal

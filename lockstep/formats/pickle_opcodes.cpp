@@ -36,7 +36,7 @@ constexpr RefusedCode kRefusedCodes[] = {
             fmt::format("unsupported pickle opcode {}: Lockstep executes nothing from a file", known->name));
 }
 
-// The argument of one opcode, taken from the front of what is left. A method returns false if the bytes end first.
+// The argument of one opcode, taken from the start of the rest. A method returns false if the bytes end first.
 class ArgumentReader {
  public:
   ArgumentReader(ByteView bytes, PickleOp& op, std::string_view origin) : bytes_(bytes), op_(op), origin_(origin) {}
@@ -63,7 +63,7 @@ class ArgumentReader {
     if (!read_number(width, length)) return false;
     if (length > kLongBytes) {
       refuse_op(ErrorKind::invalid_argument, origin_, op_.at,
-                fmt::format("an int of {} bytes is larger than the {} that Lockstep reads", length, kLongBytes));
+                fmt::format("an int has {} bytes; the limit is {}", length, kLongBytes));
     }
     return length > sizeof op_.number ? take(length, op_.text) : integer(length);
   }
@@ -71,8 +71,7 @@ class ArgumentReader {
     const std::size_t end = bytes_.substr(op_.next).find('\n');
     const std::size_t length = end == ByteView::npos ? bytes_.size() - op_.next : end;
     if (length > kNameBytes) {
-      refuse_op(ErrorKind::corrupt_data, origin_, op_.at,
-                fmt::format("a name is longer than the {} bytes that are read", kNameBytes));
+      refuse_op(ErrorKind::corrupt_data, origin_, op_.at, fmt::format("a name is longer than {} bytes", kNameBytes));
     }
     if (end == ByteView::npos) return false;
     out = bytes_.substr(op_.next, end);
@@ -83,7 +82,7 @@ class ArgumentReader {
     if (!fixed(1)) return false;
     if (op_.number < 2 || op_.number > kHighestProtocol) {
       refuse_op(ErrorKind::invalid_argument, origin_, op_.at,
-                fmt::format("protocol {}; 2 to {} are read", op_.number, kHighestProtocol));
+                fmt::format("protocol {}; only 2 to {} are supported", op_.number, kHighestProtocol));
     }
     return true;
   }

@@ -66,7 +66,7 @@ enum class PickleCode : std::uint8_t {
 struct PickleOp {
   PickleCode code = PickleCode::stop;
   std::size_t at = 0;        // of the opcode
-  std::size_t next = 0;      // behind its argument
+  std::size_t next = 0;      // after its argument
   std::uint64_t number = 0;  // bit pattern of a float; signed if negative
   ByteView text = {};        // also the module of a name, and an integer of more than 64 bits
   ByteView name = {};
@@ -82,8 +82,8 @@ std::size_t pickle_end(ByteView bytes, std::size_t begin, std::string_view origi
 
 // Text as pickles hold it.
 bool is_utf8(ByteView text);
-// Python's texts may also have halves of UTF-16's pairs, such as names of files that are not UTF-8; here U+FFFD stands
-// for them. Returns false if the text is not even that.
+// Python's strings may contain lone UTF-16 surrogates, such as in file names that are not UTF-8; U+FFFD replaces them.
+// Returns false if the text is otherwise not UTF-8.
 bool replace_surrogates(ByteView text, std::string& out);
 
 }  // namespace lockstep::internal

@@ -1,8 +1,8 @@
 // A reader for the pickles of PyTorch's files, which executes nothing. bytes -> values. It knows the opcodes of
-// protocols 2 to 5, and the names in pickle_classes.cpp; what any other name makes is opaque. Memory grows with the
-// bytes, not with the numbers in them. Error{invalid_argument}: an opcode that Lockstep does not read, a name that is
-// for running programs, or nothing but one value that is not understood. Error{corrupt_data}: bytes that are no pickle,
-// arguments that a known name cannot have, limits of PickleLimits. Both name file, byte and opcode or class.
+// protocols 2 to 5, and the names in pickle_classes.cpp; results of other names are opaque. Memory grows with the
+// bytes, not with the numbers in them. Error{invalid_argument}: an opcode that Lockstep does not read, a name that runs
+// programs, or only one value that is not understood. Error{corrupt_data}: bytes that are not a pickle, arguments that
+// a known name cannot have, limits of PickleLimits. Both name file, byte and opcode or class.
 #pragma once
 
 #include <memory>
@@ -13,7 +13,7 @@
 
 namespace lockstep::internal {
 
-// `origin` names the file in errors. The bytes are one pickle and nothing behind it.
+// `origin` names the file in errors. The bytes are exactly one pickle.
 std::unique_ptr<const PickleTree> read_pickle(Bytes bytes, std::string origin);
 
 }  // namespace lockstep::internal

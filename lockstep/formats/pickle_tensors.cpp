@@ -1,5 +1,5 @@
-// The part of PickleMachine that stands for calls that make tensors: plain ones of elements in a storage, and others,
-// which become the plain ones that they consist of.
+// The part of PickleMachine for calls that make tensors: plain ones of elements in a storage, and others, which become
+// their plain parts.
 #include <utility>
 
 #include "lockstep/base/format.h"
@@ -47,7 +47,7 @@ PickleMachine::Index PickleMachine::persistent(Index id) {
   }
   const PickleNode& type = expect(given[1], PickleKind::name, "the type of a storage");
   if (type.meaning->role == PickleRole::unknown) return opaque(type.text, id);
-  if (type.meaning->role != PickleRole::storage_type) corrupt(fmt::format("{} is no type of storages", type.text));
+  if (type.meaning->role != PickleRole::storage_type) corrupt(fmt::format("{} is not a storage type", type.text));
   const auto count = [&](Index index, std::string_view what) {
     const std::int64_t value = expect(index, PickleKind::integer, what).integer;
     if (value < 0 || value > kMostElements) corrupt(fmt::format("{} is {}", what, value));
@@ -71,7 +71,7 @@ PickleMachine::Index PickleMachine::persistent(Index id) {
 void PickleMachine::check_shape(Index index, std::string_view what) {
   const std::vector<Index>& sizes = expect(index, PickleKind::tuple, what).children;
   if (sizes.size() > PickleLimits::kDimensions) {
-    corrupt(fmt::format("{} has {} dimensions, at most {} are read", what, sizes.size(), PickleLimits::kDimensions));
+    corrupt(fmt::format("{} has {} dimensions; the limit is {}", what, sizes.size(), PickleLimits::kDimensions));
   }
   for (const Index each : sizes) {
     const std::int64_t size = expect(each, PickleKind::integer, what).integer;
@@ -119,7 +119,7 @@ PickleMachine::Index PickleMachine::call_tensor(Index function, Index arguments)
   }
 }
 
-// {"conj": True}: its elements mean something else than they are.
+// {"conj": True}: its elements differ from the stored ones.
 bool PickleMachine::take_metadata(PickleNode& tensor, Index metadata) const {
   if (node(metadata).kind == PickleKind::none) return true;
   if (node(metadata).kind != PickleKind::dict) return false;
@@ -143,7 +143,7 @@ PickleMachine::Index PickleMachine::plain_tensor(Index function, Index arguments
   const std::vector<Index>& given = node(arguments).children;
   const std::size_t least = role == PickleRole::tensor_v1 ? 4 : role == PickleRole::tensor_v2 ? 6 : 7;
   if (given.size() < least || given.size() > least + 1) {
-    corrupt(fmt::format("a tensor comes with {} arguments", given.size()));
+    corrupt(fmt::format("a tensor has {} arguments", given.size()));
   }
   const Index storage = given[0];
   expect(storage, PickleKind::storage, "the memory of a tensor");
@@ -152,7 +152,7 @@ PickleMachine::Index PickleMachine::plain_tensor(Index function, Index arguments
   check_shape(given[2], "the shape of a tensor");
   check_shape(given[3], "the strides of a tensor");
   if (node(given[2]).children.size() != node(given[3]).children.size()) {
-    corrupt("a tensor has more dimensions than strides, or less");
+    corrupt("a tensor has different numbers of dimensions and strides");
   }
   PickleNode tensor{.kind = PickleKind::tensor, .integer = offset, .children = {storage, given[2], given[3]}};
   if (role != PickleRole::tensor_v1) tensor.is_true = expect(given[4], PickleKind::boolean, "requires_grad").is_true;
@@ -162,7 +162,7 @@ PickleMachine::Index PickleMachine::plain_tensor(Index function, Index arguments
     if (type.meaning->role == PickleRole::unknown || (is_constant && type.meaning->detail.empty())) {
       return opaque(type.text, arguments);
     }
-    if (!is_constant) corrupt(fmt::format("{} is no type of tensors", type.text));
+    if (!is_constant) corrupt(fmt::format("{} is not a tensor type", type.text));
     tensor.children.push_back(given[6]);
   }
   if (role != PickleRole::tensor_v1 && given.size() > least && !take_metadata(tensor, given[least])) {
@@ -173,7 +173,7 @@ PickleMachine::Index PickleMachine::plain_tensor(Index function, Index arguments
 
 // (tensor, requires_grad, hooks[, state])
 PickleMachine::Index PickleMachine::parameter(std::span<const Index> given) {
-  if (given.size() != 3 && given.size() != 4) corrupt(fmt::format("a parameter comes with {} arguments", given.size()));
+  if (given.size() != 3 && given.size() != 4) corrupt(fmt::format("a parameter has {} arguments", given.size()));
   if (node(given[0]).kind == PickleKind::dict) return given[0];  // parts()
   PickleNode parameter = expect(given[0], PickleKind::tensor, "a parameter");
   parameter.is_true = expect(given[1], PickleKind::boolean, "requires_grad").is_true;
@@ -186,12 +186,12 @@ PickleMachine::Index PickleMachine::parameter(std::span<const Index> given) {
 PickleMachine::Index PickleMachine::with_attributes(Index function, Index arguments) {
   const std::vector<Index>& given = node(arguments).children;
   if (given.size() != 4) corrupt(fmt::format("a tensor with attributes has {} arguments", given.size()));
-  const PickleNode& maker = expect(given[0], PickleKind::name, "what makes a tensor");
+  const PickleNode& maker = expect(given[0], PickleKind::name, "the constructor of a tensor");
   const PickleNode& type = expect(given[1], PickleKind::name, "the class of a tensor");
-  expect(given[2], PickleKind::tuple, "what makes a tensor");
+  expect(given[2], PickleKind::tuple, "the argument list of a tensor");
   const PickleRole role = type.meaning->role;
   if (role != PickleRole::tensor_class && role != PickleRole::unknown) {
-    corrupt(fmt::format("{} is no class of tensors", type.text));
+    corrupt(fmt::format("{} is not a tensor class", type.text));
   }
   switch (maker.meaning->role) {
     case PickleRole::tensor_v1:
@@ -204,14 +204,14 @@ PickleMachine::Index PickleMachine::with_attributes(Index function, Index argume
     case PickleRole::meta_tensor: return call(given[0], given[2]);
     case PickleRole::wrapper_tensor:  // whose elements are in its attributes
     case PickleRole::unknown: return opaque(role == PickleRole::unknown ? type.text : node(function).text, arguments);
-    default: corrupt(fmt::format("{} makes no tensor", maker.text));
+    default: corrupt(fmt::format("{} does not construct a tensor", maker.text));
   }
 }
 
 // (tensor, type, device, requires_grad)
 PickleMachine::Index PickleMachine::tensor_of_device(Index function, Index arguments) {
   const std::vector<Index>& given = node(arguments).children;
-  if (given.size() != 4) corrupt(fmt::format("a tensor of a device comes with {} arguments", given.size()));
+  if (given.size() != 4) corrupt(fmt::format("a tensor of a device has {} arguments", given.size()));
   PickleNode tensor = expect(given[0], PickleKind::tensor, "a tensor of a device");
   const PickleNode& type = expect(given[1], PickleKind::name, "the type of a tensor");
   const Index own_type = tensor.children.size() > 3 ? tensor.children[3] : node(tensor.children[0]).children[0];
@@ -223,9 +223,9 @@ PickleMachine::Index PickleMachine::tensor_of_device(Index function, Index argum
 // (layout, (indices, values, shape[, is_coalesced])), or two tensors of indices.
 PickleMachine::Index PickleMachine::sparse_tensor(Index function, Index arguments) {
   const std::vector<Index>& given = node(arguments).children;
-  if (given.size() != 2) corrupt(fmt::format("a sparse tensor comes with {} arguments", given.size()));
+  if (given.size() != 2) corrupt(fmt::format("a sparse tensor has {} arguments", given.size()));
   const PickleNode& layout = expect(given[0], PickleKind::object, "the layout of a sparse tensor");
-  const std::vector<Index>& data = expect(given[1], PickleKind::tuple, "what a sparse tensor consists of").children;
+  const std::vector<Index>& data = expect(given[1], PickleKind::tuple, "the data of a sparse tensor").children;
   const std::vector<Index>& named = node(layout.children[0]).children;
   if (named.size() != 1 || data.size() < 3 || data.size() > 4) {
     corrupt(fmt::format("a sparse tensor consists of {} values", data.size()));
@@ -251,12 +251,13 @@ PickleMachine::Index PickleMachine::sparse_tensor(Index function, Index argument
 
 // (storage, offset, shape, strides, (scheme, scale, zero point[, axis]), requires_grad, hooks)
 PickleMachine::Index PickleMachine::quantised_tensor(std::span<const Index> given) {
-  if (given.size() != 7) corrupt(fmt::format("a quantised tensor comes with {} arguments", given.size()));
+  if (given.size() != 7) corrupt(fmt::format("a quantised tensor has {} arguments", given.size()));
   const PickleNode& storage = expect(given[0], PickleKind::storage, "the memory of a tensor");
   const std::string_view type = quantised_type(node(storage.children[0]).text);
   if (type.empty()) corrupt(fmt::format("a quantised tensor has elements of {}", node(storage.children[0]).text));
-  const std::vector<Index>& scheme = expect(given[4], PickleKind::tuple, "how a tensor is quantised").children;
-  if (scheme.size() != 3 && scheme.size() != 4) corrupt(fmt::format("{} values quantise a tensor", scheme.size()));
+  const std::vector<Index>& scheme = expect(given[4], PickleKind::tuple, "the quantiser of a tensor").children;
+  if (scheme.size() != 3 && scheme.size() != 4)
+    corrupt(fmt::format("the quantiser of a tensor has {} values", scheme.size()));
   expect(given[1], PickleKind::integer, "the offset of a tensor");
   Index values = given[0];  // packed: bytes with several elements each
   if (!is_packed(type)) {

@@ -50,7 +50,7 @@ std::string device_text(const PickleValue& parts) {
   return parts.item(1).is(PickleKind::integer) ? fmt::format("{}:{}", type, parts.item(1).integer()) : "";
 }
 
-// What Python prints of it, where that is more than the name of its class; empty otherwise.
+// Python's text of it, if that is more than the name of its class; empty otherwise.
 std::string object_text(const PickleValue& value) {
   const std::string_view name = value.class_name();
   const PickleValue arguments = value.arguments();
@@ -99,7 +99,7 @@ std::string value_text(const PickleValue& value) {
     }
     case PickleKind::name: return std::string(value.class_name());
     case PickleKind::opaque: return fmt::format("<{}>", value.class_name());
-    default: value.refuse(fmt::format("{} is no value that is read", to_string(value.kind())));
+    default: value.refuse(fmt::format("{} cannot be read as a value", to_string(value.kind())));
   }
 }
 

@@ -54,7 +54,7 @@ class PickleTree {
   Bytes bytes_;
   std::string origin_;
   std::deque<PickleNode> nodes_;   // which does not move them as it grows
-  std::deque<std::string> texts_;  // that do not stand in the bytes as they are
+  std::deque<std::string> texts_;  // that are not in the bytes in this form
   std::uint32_t root_ = kNoNode;
 };
 

@@ -79,8 +79,7 @@ void PickleValue::refuse_kind(std::string_view expected) const {
 PickleValue PickleValue::child(std::size_t index) const {
   const PickleNode& parent = node();
   if (index >= parent.children.size()) {
-    refuse(
-        fmt::format("{} has {} items, number {} is expected", to_string(parent.kind), parent.children.size(), index));
+    refuse(fmt::format("{} has {} items; item {} is expected", to_string(parent.kind), parent.children.size(), index));
   }
   return {*tree_, parent.children[index]};
 }
@@ -157,7 +156,7 @@ std::optional<PickleValue> PickleValue::items() const {
 std::vector<std::int64_t> PickleValue::sizes() const {
   std::vector<std::int64_t> sizes;
   if (size() > PickleLimits::kDimensions) {
-    refuse(fmt::format("a shape has {} dimensions, at most {} are read", size(), PickleLimits::kDimensions));
+    refuse(fmt::format("a shape has {} dimensions; the limit is {}", size(), PickleLimits::kDimensions));
   }
   for (std::size_t i = 0; i < size(); ++i) {
     sizes.push_back(item(i).integer());

@@ -1,10 +1,10 @@
-// What a pickle says, as a tree of values. bytes -> read_pickle() -> PickleTree -> PickleValue. Values that the pickle
-// shares are shared here; there are no cycles, and the tree is at most PickleLimits::kDepth deep, so functions may
-// recurse: where a value contains itself, an opaque one called kItself stands for it. Classes are names only: nothing
-// is ever called or imported. A tensor that is not plain elements is a dict of the plain parts that it consists of: the
-// indices and values of a sparse one, the integers and scales of a quantised one.
-// A PickleValue is a view, valid as long as its tree, which never changes: safe to read from several threads. Asking a
-// value for what it is not is Error{corrupt_data} that names the file, what is there and what was expected.
+// The contents of a pickle, as a tree of values. bytes -> read_pickle() -> PickleTree -> PickleValue. Values that the
+// pickle shares are shared here; there are no cycles, and the tree is at most PickleLimits::kDepth deep, so functions
+// may recurse: a value within itself is replaced by an opaque one called kItself. Classes are names only: nothing is
+// ever called or imported. A tensor that is not plain elements is a dict of its plain parts: the indices and values of
+// a sparse one, the integers and scales of a quantised one.
+// A PickleValue is a view, valid as long as its tree, which never changes: safe to read from several threads. Access as
+// another kind is Error{corrupt_data} that names the file, the actual and the expected kind.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace lockstep {
 
-// Whatever is in a pickle, its values take no more than about 600 MiB besides its own bytes.
+// The values of any pickle take at most about 600 MiB in addition to its bytes.
 struct PickleLimits {
   static constexpr std::size_t kBytes = std::size_t{512} << 20;  // of one pickle
   static constexpr std::size_t kValues = std::size_t{4} << 20;
@@ -42,7 +42,7 @@ enum class PickleKind : std::uint8_t {
   storage,
   name,    // a class or a constant, such as torch.float32
   object,  // of a class that Lockstep only passes on: its name, its arguments, its state
-  opaque,  // made by a class or function that Lockstep does not know: its name, and what it is made of
+  opaque,  // made by a class or function that Lockstep does not know: its name and its arguments
 };
 std::string_view to_string(PickleKind kind);
 
@@ -67,7 +67,7 @@ struct PickleTensor {
   std::vector<std::int64_t> strides;
   bool requires_grad = false;
   bool is_parameter = false;
-  // What its elements mean is not what is stored, but the conjugate or the negative of it.
+  // Its elements are the conjugates or the negatives of the stored ones.
   bool is_conjugated = false;
   bool is_negated = false;
 };
@@ -85,7 +85,7 @@ class PickleValue {
   bool is(PickleKind kind) const { return this->kind() == kind; }
   // Whether it has a tensor(): also a storage, which is one of one dimension.
   bool is_tensor() const { return is(PickleKind::tensor) || is(PickleKind::storage); }
-  // A number of the value within its tree: what the pickle shares has one.
+  // The number of the value within its tree: shared values have one number.
   std::uint32_t number_in_tree() const { return index_; }
   bool boolean() const;
   std::int64_t integer() const;

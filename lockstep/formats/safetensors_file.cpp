@@ -38,7 +38,7 @@ auto naming_file(const std::filesystem::path& path, Parse parse) {
   }
 }
 
-// Where the digits of the header's digest stand; npos if they are not there.
+// The position of the digits of the header's digest; npos if they are missing.
 std::size_t find_header_digest(ByteView header, DigestKind kind) {
   // Within a string the quotes would be escaped, so this finds only the real one.
   const std::string mark = fmt::format(R"("{}":")", header_key(kind));
@@ -54,9 +54,9 @@ SafetensorsHeader header_of(const std::filesystem::path& path, std::span<const S
   SafetensorsHeader header{.metadata = metadata};
   for (const auto& [key, value] : metadata) {
     if (key.starts_with(kReserved)) {
-      throw Error(
-          ErrorKind::invalid_argument,
-          fmt::format("saving {}: metadata names that begin with '{}' are taken: {}", path.string(), kReserved, key));
+      throw Error(ErrorKind::invalid_argument,
+                  fmt::format("saving {}: metadata names that begin with '{}' are reserved: {}", path.string(),
+                              kReserved, key));
     }
   }
   const std::string zeros(name_of(digest).digits, '0');
@@ -84,8 +84,8 @@ std::string write_tensor(AtomicFile& file, const std::filesystem::path& path, co
     }
   });
   if (count == entry.end - entry.begin) return digest.digits();
-  throw Error(ErrorKind::invalid_argument, fmt::format("saving {}: tensor '{}' ({}) comes with {} bytes", path.string(),
-                                                       entry.name, describe(entry), count));
+  throw Error(ErrorKind::invalid_argument, fmt::format("saving {}: tensor '{}' ({}) has {} bytes of data",
+                                                       path.string(), entry.name, describe(entry), count));
 }
 
 }  // namespace
@@ -220,7 +220,7 @@ void SafetensorsReader::check_digest(const TensorEntry& entry, const std::string
 
 void SafetensorsReader::read_at(std::uint64_t offset, MutableByteSpan out) const {
   const ssize_t count = internal::read_at(file_.get(), offset, out);
-  if (count < 0 && errno == EIO) throw damaged(path_, fmt::format("the disk cannot read bytes from {} on", offset));
+  if (count < 0 && errno == EIO) throw damaged(path_, fmt::format("the disk cannot read the data at byte {}", offset));
   if (count < 0) throw system_error(fmt::format("reading {} at byte {}", path_.string(), offset), errno);
   const auto read = static_cast<std::size_t>(count);
   if (read == out.size()) return;

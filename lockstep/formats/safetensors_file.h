@@ -1,8 +1,8 @@
 // Safetensors files with an integrity record. tensors -> write_safetensors -> file -> SafetensorsReader -> tensors.
 // Any safetensors program can read them. The record is a set of strings in the file's metadata, all named "lockstep.*":
-// one digest per tensor, and one over the header, in which its own digits count as zeros. So every byte of the file is
-// covered. It finds damage; it does not prove who wrote the file.
-// Not thread-safe. Blocks for disk I/O. Error{corrupt_data} names the file, the tensor, its place, expected and found.
+// one digest per tensor, and one over the header, computed with its own digits as zeros. So every byte of the file is
+// covered. It detects damage; it does not prove who wrote the file.
+// Not thread-safe. Blocks for disk I/O. Error{corrupt_data} names file, tensor, position, expected and found.
 #pragma once
 
 #include <cstdint>
@@ -58,15 +58,15 @@ enum class Integrity {
 
 class SafetensorsReader {
  public:
-  // Reads and checks the header. Error{invalid_argument}: no such file, or one of another kind, which it then names.
+  // Reads and checks the header. Error{invalid_argument}: no such file, or one of another kind, which the error names.
   explicit SafetensorsReader(const std::filesystem::path& path, Integrity integrity = Integrity::required);
-  // The same of a file that is open; the path is for messages.
+  // The same for an open file; the path is for messages.
   SafetensorsReader(const std::filesystem::path& path, internal::OpenFile file, Integrity integrity);
 
   // Tensors, and the metadata without the integrity record. A tensor's end is never beyond the end of the file.
   const SafetensorsHeader& header() const { return header_; }
   bool has_digests() const { return header_is_verified_; }
-  // As in its integrity record; empty if it has none.
+  // As in the integrity record; empty if there is none.
   std::string digest(const TensorEntry& entry) const;
   // REQUIRES: `entry` is one of header().tensors, and `out` has its size. Verifies the digest.
   void read(const TensorEntry& entry, MutableByteSpan out) const;

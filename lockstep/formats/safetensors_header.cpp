@@ -25,13 +25,13 @@ const SafetensorsType* find_type(std::string_view dtype) {
   return found == kSafetensorsTypes.end() ? nullptr : found;
 }
 
-// How many numbers of the type that is in the file make up an element; 1 is no dimension of its own.
+// How many numbers of the type in the file make up an element; 1 is not a separate dimension.
 std::int64_t numbers_in(const SafetensorsType& type) {
   if (type.stored_as.empty()) return 1;
   return static_cast<std::int64_t>(type.element_bytes / safetensors_element_size(type.stored_as));
 }
 
-// What the text of the header says of tensors whose type the format does not have.
+// The header's notes on tensors whose type the format lacks.
 std::map<std::string, std::string> type_notes(const SafetensorsHeader& header) {
   std::map<std::string, std::string> notes;
   for (const TensorEntry& entry : header.tensors) {
@@ -41,18 +41,18 @@ std::map<std::string, std::string> type_notes(const SafetensorsHeader& header) {
   return notes;
 }
 
-// The type and the shape that are meant, in place of those that stand in the file.
+// Replaces the type and the shape in the file by the actual ones.
 void apply_note(TensorEntry& entry, const std::string& dtype) {
   constexpr ErrorKind kind = ErrorKind::corrupt_data;
   const SafetensorsType* type = find_type(dtype);
   if (type == nullptr || type->stored_as.empty()) {
-    refuse(kind, fmt::format("tensor {} is said to have the unknown type {}", shown(entry.name), shown(dtype)));
+    refuse(kind, fmt::format("the metadata gives tensor {} the unknown type {}", shown(entry.name), shown(dtype)));
   }
   const std::int64_t numbers = numbers_in(*type);
   const bool fits = numbers == 1 || (!entry.shape.empty() && entry.shape.back() == numbers);
   if (entry.dtype != type->stored_as || !fits) {
-    refuse(kind, fmt::format("tensor {} is said to be {}, but is {} {}", shown(entry.name), dtype, shown(entry.dtype),
-                             entry.shape));
+    refuse(kind, fmt::format("the metadata gives tensor {} the type {}, but it is {} {}", shown(entry.name), dtype,
+                             shown(entry.dtype), entry.shape));
   }
   entry.dtype = dtype;
   if (numbers != 1) entry.shape.pop_back();
@@ -73,12 +73,12 @@ void take_type_notes(SafetensorsHeader& header) {
   }
   if (!notes.empty()) {
     refuse(ErrorKind::corrupt_data,
-           fmt::format("the type of a tensor {} is told, which is not there", shown(notes.begin()->first)));
+           fmt::format("the metadata gives a type for tensor {}, which does not exist", shown(notes.begin()->first)));
   }
   std::erase_if(header.metadata, [](const auto& item) { return item.first.starts_with(kTypeKey); });
 }
 
-// The bytes a tensor of this type and shape takes; refuses what does not fit into 63 bits.
+// The bytes a tensor of this type and shape takes; refuses sizes that do not fit into 63 bits.
 std::uint64_t checked_bytes(const TensorEntry& entry, ErrorKind kind) {
   std::uint64_t bytes = safetensors_element_size(entry.dtype);
   if (bytes == 0) refuse(kind, fmt::format("tensor {} has the unknown type {}", shown(entry.name), shown(entry.dtype)));
@@ -92,7 +92,7 @@ std::uint64_t checked_bytes(const TensorEntry& entry, ErrorKind kind) {
     if (dimension < 0) refuse(kind, fmt::format("tensor {} has the dimension {}", shown(entry.name), dimension));
     if (is_empty) continue;
     if (bytes > kMaxBytes / static_cast<std::uint64_t>(dimension)) {
-      refuse(kind, fmt::format("tensor {} {} overflows", shown(entry.name), entry.shape));
+      refuse(kind, fmt::format("the size of tensor {} {} overflows", shown(entry.name), entry.shape));
     }
     bytes *= static_cast<std::uint64_t>(dimension);
   }
@@ -102,12 +102,12 @@ std::uint64_t checked_bytes(const TensorEntry& entry, ErrorKind kind) {
 void check_name(std::string_view name, std::string_view what, std::size_t limit, ErrorKind kind) {
   if (name.empty() || name.size() > limit) {
     refuse(kind,
-           fmt::format("{} has a name of {} bytes, allowed are 1 to {}: {}", what, name.size(), limit, shown(name)));
+           fmt::format("{} has a name of {} bytes, 1 to {} are allowed: {}", what, name.size(), limit, shown(name)));
   }
   const bool has_control =
       std::any_of(name.begin(), name.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; });
   if (has_control) {
-    refuse(kind, fmt::format("{} has a name with control characters in it, here as '?': {}", what, shown(name)));
+    refuse(kind, fmt::format("{} has a name with control characters, shown as '?': {}", what, shown(name)));
   }
 }
 
@@ -196,7 +196,7 @@ std::string serialise_header(const SafetensorsHeader& header) {
 std::uint64_t parse_header_length(ByteView first_eight_bytes, std::uint64_t file_bytes) {
   constexpr ErrorKind kind = ErrorKind::corrupt_data;
   if (first_eight_bytes.size() < kHeaderLengthBytes || file_bytes < kHeaderLengthBytes) {
-    refuse(kind, fmt::format("the file has {} bytes, the length of the header alone takes {}", file_bytes,
+    refuse(kind, fmt::format("the file has {} bytes, but the length of the header alone takes {}", file_bytes,
                              kHeaderLengthBytes));
   }
   std::uint64_t length = 0;
@@ -204,11 +204,11 @@ std::uint64_t parse_header_length(ByteView first_eight_bytes, std::uint64_t file
     length |= std::uint64_t{static_cast<unsigned char>(first_eight_bytes[i])} << (8 * i);
   }
   if (length > SafetensorsLimits::kHeaderBytes) {
-    refuse(kind, fmt::format("its length is given as {} bytes, at most {} are allowed", length,
+    refuse(kind, fmt::format("its length field is {} bytes, at most {} are allowed", length,
                              SafetensorsLimits::kHeaderBytes));
   }
   if (length > file_bytes - kHeaderLengthBytes) {
-    refuse(kind, fmt::format("its length is given as {} bytes, but the file has only {}", length, file_bytes));
+    refuse(kind, fmt::format("its length field is {} bytes, but the file has only {}", length, file_bytes));
   }
   return length;
 }

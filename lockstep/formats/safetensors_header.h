@@ -20,7 +20,7 @@ inline constexpr std::size_t kHeaderLengthBytes = 8;
 struct SafetensorsLimits {
   static constexpr std::uint64_t kHeaderBytes = 16 << 20;
   static constexpr std::size_t kEntries = 150'000;     // tensors and metadata strings together: what 64 MiB can hold
-  static constexpr std::size_t kTokenBytes = 1 << 20;  // of any string, as it stands in the JSON
+  static constexpr std::size_t kTokenBytes = 1 << 20;  // of any string in the JSON text
   static constexpr std::size_t kTensorNameBytes = 1024;
   static constexpr std::size_t kMetadataNameBytes = 1100;  // a tensor's name with something before it
   static constexpr std::size_t kDimensions = 64;
@@ -29,9 +29,9 @@ struct SafetensorsLimits {
 struct SafetensorsType {
   std::string_view name;  // "F32"
   std::size_t element_bytes;
-  // For what the format has no type: the type of the numbers that an element is made of. They are a further dimension
-  // of the tensor in the file if there are several, and a string of the metadata, kTypeKey and the tensor's name, says
-  // what they are. Only the text of the header knows of it; a TensorEntry has the type and the shape that are meant.
+  // For a type that the format lacks: the type of the numbers that make up an element. Several numbers are another
+  // dimension of the tensor in the file, and the metadata string named kTypeKey and the tensor's name gives the actual
+  // type. Only the text of the header has this form; a TensorEntry has the actual type and shape.
   std::string_view stored_as = {};
 };
 inline constexpr std::string_view kTypeKey = "lockstep.type.";  // then the name of a tensor
@@ -82,8 +82,8 @@ struct SafetensorsHeader {
   std::map<std::string, std::string> metadata = {};
 };
 
-// Sorts the tensors so that each is aligned to its element size, gives them their places, and checks what parse_header
-// would check. Throws Error{invalid_argument} for what cannot be stored.
+// Sorts the tensors so that each is aligned to its element size, sets their positions, and checks what parse_header()
+// would check. Error{invalid_argument} if they cannot be stored.
 void lay_out(SafetensorsHeader& header);
 
 // Length prefix and JSON. REQUIRES: lay_out() was called.
@@ -92,8 +92,8 @@ std::string serialise_header(const SafetensorsHeader& header);
 // The value of the length prefix. Error{corrupt_data} if it exceeds the limit or the file.
 std::uint64_t parse_header_length(ByteView first_eight_bytes, std::uint64_t file_bytes);
 
-// `json` is the header without its length prefix, `data_bytes` what follows it in the file. Error{corrupt_data} for
-// anything but a well-formed header whose tensors cover the data exactly: no gap, no overlap, nothing left over.
+// `json` is the header without its length prefix, `data_bytes` the size of the rest of the file. Error{corrupt_data}
+// unless the header is well-formed and its tensors cover the data exactly: no gap, no overlap, nothing left over.
 SafetensorsHeader parse_header(ByteView json, std::uint64_t data_bytes);
 
 }  // namespace lockstep

@@ -117,7 +117,7 @@ class HeaderEvents {
   }
 
   bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception&) {
-    return fail(fmt::format("it is not JSON: syntax error at byte {} of it", position));
+    return fail(fmt::format("it is not JSON: syntax error at its byte {}", position));
   }
 
  private:
@@ -154,7 +154,7 @@ class HeaderEvents {
   bool top_key(string_t& name) {
     if (!count_entry()) return false;
     if (name == kMetadataKey) {
-      if (std::exchange(has_metadata_, true)) return fail("the metadata appear twice");
+      if (std::exchange(has_metadata_, true)) return fail("the metadata appears twice");
       state_ = State::metadata_start;
       return true;
     }

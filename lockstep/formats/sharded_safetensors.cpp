@@ -22,14 +22,14 @@ constexpr int kIndexDepth = 2;
 using Json = nlohmann::json;
 
 [[noreturn]] void fail_index(const std::string& origin, const std::string& why) {
-  throw Error(ErrorKind::corrupt_data, fmt::format("{} is no index of safetensors files: {}", origin, why));
+  throw Error(ErrorKind::corrupt_data, fmt::format("{} is not an index of safetensors files: {}", origin, why));
 }
 
 Bytes read_index(const SiblingFiles& files, const std::string& name) {
   const OpenFile file = files.open(name);
   const std::string path = files.path_of(name);
   if (file.bytes > kIndexBytes) {
-    fail_index(path, fmt::format("it has {} bytes, at most {} are read", file.bytes, kIndexBytes));
+    fail_index(path, fmt::format("it has {} bytes; the limit is {}", file.bytes, kIndexBytes));
   }
   return read_at(file.fd.get(), 0, file.bytes, "reading " + path);
 }
@@ -44,7 +44,7 @@ SafetensorsIndex internal::parse_safetensors_index(ByteView json, const std::str
   }
   SafetensorsIndex index;
   for (const auto& [tensor, file] : root.at("weight_map").items()) {
-    if (!file.is_string()) fail_index(origin, fmt::format("the file of {} is no string", shown(tensor)));
+    if (!file.is_string()) fail_index(origin, fmt::format("the file of {} is not a string", shown(tensor)));
     check_sibling_name(file.get_ref<const std::string&>(), origin);
     index.files.emplace(tensor, file.get<std::string>());
   }

@@ -1,5 +1,5 @@
 // Models of many safetensors files with an index, as Hugging Face writes them: model.safetensors.index.json says which
-// tensor is in which of model-00001-of-00003.safetensors, ... The files lie beside the index; no other one is opened.
+// tensor is in which of model-00001-of-00003.safetensors, ... Only files in the directory of the index are opened.
 // index -> ShardedSafetensorsReader -> tensors, and back. Not thread-safe. Blocks for disk I/O. Errors as of
 // SafetensorsReader.
 #pragma once

@@ -23,7 +23,7 @@ void check_sibling_name(std::string_view name, const std::string& origin) {
   if (!name.empty() && name.size() <= kMostNameBytes && !has_wrong_character && name != "." && name != "..") return;
   throw Error(
       ErrorKind::corrupt_data,
-      fmt::format("{} refers to the file {}, which is not the name of one in the same directory", origin, shown(name)));
+      fmt::format("{} refers to the file {}, which is not a file name in the same directory", origin, shown(name)));
 }
 
 SiblingFiles::SiblingFiles(const std::filesystem::path& directory)

@@ -22,7 +22,7 @@ class SiblingFiles {
   const std::filesystem::path& directory() const { return directory_; }
   // "<directory>/<name>", for errors.
   std::string path_of(std::string_view name) const { return (directory_ / name).string(); }
-  // Error{corrupt_data}: no such name can be, the file is missing, or it is none but a link or a directory.
+  // Error{corrupt_data}: an invalid name, the file is missing, or it is a link or a directory.
   OpenFile open(const std::string& name) const;
 
  private:

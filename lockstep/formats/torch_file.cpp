@@ -103,7 +103,7 @@ void TorchFile::read(const TorchTensor& tensor, MutableByteSpan out) const {
   const std::uint64_t bytes = checked_strided_bytes(layout, storage_bytes, name());
   if (bytes != out.size()) {
     throw Error(ErrorKind::invalid_argument,
-                fmt::format("{}: a tensor of {} bytes is read into {}", name(), bytes, out.size()));
+                fmt::format("{}: a tensor has {} bytes, but the output buffer has {}", name(), bytes, out.size()));
   }
   read_strided(
       layout, storage_bytes,
@@ -212,7 +212,7 @@ class Flattener {
     for (const NamedPickleValue& each : values_) {
       if (names.insert(each.name).second) continue;
       throw Error(ErrorKind::invalid_argument,
-                  fmt::format("two values are called {} once keys are joined by '.'", shown(each.name)));
+                  fmt::format("two values are called {} after keys are joined by '.'", shown(each.name)));
     }
   }
 

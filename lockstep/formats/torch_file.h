@@ -1,11 +1,11 @@
 // Files of torch.save, without torch: those of PyTorch 1.6 and newer (a zip archive), the legacy ones before, and those
 // of torch::save() in C++ (tensors, modules and optimizers), TorchScript included. file -> TorchFile -> values, and
-// tensors whose bytes are read one by one. A pickle in them is read by read_pickle(): nothing is ever executed.
-// What torch.load(weights_only=True) opens is read; a value of a class that Lockstep does not know is opaque, and what
-// else is in the file can be had. Tensors may be larger than memory; of a file only its values are kept. In archives
-// every byte of a tensor is checked against its CRC-32; legacy files have none.
-// Not thread-safe. Blocks for disk I/O. Error{invalid_argument}: no such file, another kind of file, one with a program
-// in it, or with nothing that is understood. Error{corrupt_data}: damage. Both name the file and what is wrong in it.
+// tensors that are read one by one. A pickle in them is read by read_pickle(): nothing is ever executed. Files that
+// torch.load(weights_only=True) opens are read; a value of an unknown class is opaque, and the rest of the file can be
+// read. Tensors may be larger than memory; only a file's values are kept. In archives every byte of a tensor is checked
+// against its CRC-32; legacy files have none.
+// Not thread-safe. Blocks for disk I/O. Error{invalid_argument}: no such file, another kind of file, one that would run
+// a program, or one without any readable value. Error{corrupt_data}: damage. Both name the file and the problem.
 #pragma once
 
 #include <cstdint>
@@ -30,13 +30,13 @@ struct TorchTensor {
   bool requires_grad = false;
   bool is_parameter = false;
   std::uint64_t bytes = 0;  // of all elements, without gaps
-  // What read() does to elements as they are stored.
+  // How read() changes stored elements.
   bool is_conjugated = false;
   bool is_negated = false;
-  std::size_t swapped_bytes = 1;  // in numbers of so many, whose order is the other one
+  std::size_t swapped_bytes = 1;  // in numbers of this size with the other byte order
 };
 
-// Whether its elements lie in their storage one behind the other, in row-major order.
+// Whether its elements are contiguous in their storage, in row-major order.
 bool is_row_major(const TorchTensor& tensor);
 
 class TorchFile {
@@ -48,7 +48,7 @@ class TorchFile {
   TorchFile& operator=(TorchFile&&) noexcept;
   ~TorchFile();
 
-  // What was saved. Views are valid as long as this object.
+  // The saved value. Views are valid as long as this object.
   PickleValue root() const;
   // Error{corrupt_data} if an element lies outside of its storage.
   TorchTensor tensor(const PickleValue& value) const;
@@ -56,9 +56,9 @@ class TorchFile {
   void read(const TorchTensor& tensor, MutableByteSpan out) const;
   // Some of them, from byte `begin` on. REQUIRES: is_row_major(tensor), and it has these bytes.
   void read(const TorchTensor& tensor, std::uint64_t begin, MutableByteSpan out) const;
-  // Else damage of tensors cannot be seen.
+  // Otherwise damage of tensors cannot be detected.
   bool has_checksums() const;
-  // "model.pt"; as errors name it.
+  // "model.pt"; the name in errors.
   const std::string& name() const;
 
  private:
@@ -66,16 +66,16 @@ class TorchFile {
   std::unique_ptr<Content> content_;
 };
 
-// A value that holds no others, and its path: the keys and positions before it, joined by '.'. An opaque value is one,
-// and tensors in it, or in its attributes, have its path in front.
+// A value that contains no other values, and its path: the keys and positions that lead to it, joined by '.'. An opaque
+// value is one; the paths of tensors in it, or in its attributes, begin with its path.
 struct NamedPickleValue {
   std::string name;
   PickleValue value;
 };
 
-// Every such value below `root`, in the file's order; of a root that is one itself the name is empty. Objects that
-// C++ wrote count as dicts of their attributes. Error{invalid_argument}: two values get one name, or there are names
-// of more than 256 MiB.
+// Every such value below `root`, in the file's order; if `root` is such a value, its name is empty. Objects written by
+// C++ count as dicts of their attributes. Error{invalid_argument}: two values have the same name, or the names take
+// more than 256 MiB.
 std::vector<NamedPickleValue> flatten(const PickleValue& root);
 
 }  // namespace lockstep

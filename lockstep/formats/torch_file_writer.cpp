@@ -50,7 +50,7 @@ class TorchPickler {
 
  private:
   void value(const std::string& where, const TorchValue& value, std::size_t depth) {
-    if (depth > PickleLimits::kDepth / 2) refuse_value(where, "it lies too deep");
+    if (depth > PickleLimits::kDepth / 2) refuse_value(where, "it is nested too deeply");
     std::visit([&](const auto& held) { put(where, held, depth); }, value.value);
   }
 
@@ -82,7 +82,7 @@ class TorchPickler {
     for (const auto& [key, item] : items) {
       const auto* name = std::get_if<std::string>(&key);
       const std::string path = below(where, name != nullptr ? *name : std::to_string(std::get<std::int64_t>(key)));
-      if (!keys.insert(key).second) refuse_value(path, "the key comes twice");
+      if (!keys.insert(key).second) refuse_value(path, "the key appears twice");
       if (name != nullptr) {
         text(path, *name);
       } else {
@@ -95,10 +95,10 @@ class TorchPickler {
 
   void put(const std::string& where, const TorchTensorSource& tensor, std::size_t) {
     const TorchType* type = find_torch_type(tensor.dtype);
-    if (type == nullptr) refuse_value(where, fmt::format("the type {} is not stored", shown(tensor.dtype)));
+    if (type == nullptr) refuse_value(where, fmt::format("the type {} cannot be stored", shown(tensor.dtype)));
     if (tensor.shape.size() > PickleLimits::kDimensions ||
         std::ranges::any_of(tensor.shape, [](auto n) { return n < 0; })) {
-      refuse_value(where, fmt::format("a tensor of {} is not stored", tensor.shape));
+      refuse_value(where, fmt::format("a tensor of {} cannot be stored", tensor.shape));
     }
     const std::vector<std::int64_t> strides = row_major(tensor.shape);
     const std::uint64_t bytes =
@@ -199,14 +199,14 @@ void write_tensor(ZipWriter& zip, const std::string& name, const ListedTensor& t
   zip.begin(name, tensor.bytes);
   std::uint64_t left = tensor.bytes;
   const auto sink = [&](ByteSpan bytes) {
-    if (bytes.size() > left) refuse_value(tensor.where, fmt::format("it comes with more than {} bytes", tensor.bytes));
+    if (bytes.size() > left) refuse_value(tensor.where, fmt::format("its data has more than {} bytes", tensor.bytes));
     left -= bytes.size();
     zip.write(bytes);
   };
   if (tensor.source->write) tensor.source->write(sink);
   if (left > 0) {
     refuse_value(tensor.where,
-                 fmt::format("it comes with {} bytes, its shape takes {}", tensor.bytes - left, tensor.bytes));
+                 fmt::format("its data has {} bytes, but its shape takes {}", tensor.bytes - left, tensor.bytes));
   }
   zip.end();
 }

@@ -1,7 +1,7 @@
 // Writes files that torch.load(weights_only=True) reads, without torch: values and tensors -> a zip archive as PyTorch
-// 1.6 and newer write it -> AtomicFile. The bytes of tensors pass through, so that they may be larger than memory.
-// Replaces `path` atomically. Blocks for disk I/O. Error{invalid_argument}: what cannot be stored, by its path in the
-// value. Error{internal}: the disk; an old file of that name is still there.
+// 1.6 and newer write it -> AtomicFile. The bytes of tensors are streamed, so they may be larger than memory. Replaces
+// `path` atomically. Blocks for disk I/O. Error{invalid_argument}: a value that cannot be stored, named by its path.
+// Error{internal}: the disk is full or failing; an old file of that name is kept.
 #pragma once
 
 #include <cstddef>
@@ -26,11 +26,11 @@ struct TorchTensorSource {
   // Hands all of the tensor's bytes to the sink, in any number of pieces. Called once, while the file is written.
   std::function<void(const ByteSink&)> write = {};
   bool requires_grad = false;
-  // Tensors with the same name of a storage, which is in no file, share memory where they are read: it is written once.
-  // They have one type and as many elements. Empty: it has memory of its own.
+  // Tensors with the same storage name share memory when read: it is written once. The name is not written. They must
+  // have the same type and number of elements. Empty: the tensor has its own memory.
   std::string storage = {};
 };
-// The same of bytes that stay where they are until the file is written.
+// The same for bytes that remain valid until the file is written.
 TorchTensorSource tensor_of(std::string dtype, std::vector<std::int64_t> shape, ByteSpan bytes);
 
 // None, bool, int, float, str, list, tuple, dict or tensor.

@@ -1,5 +1,5 @@
-// Files of torch.save before PyTorch 1.6: pickles of a magic number, a version, the machine, what was saved and the
-// keys of its storages, one behind the other; then of each storage its number of elements and its bytes.
+// Files of torch.save before PyTorch 1.6: one after the other, pickles of a magic number, a version, the machine, the
+// saved value and the keys of its storages; then the number of elements and the bytes of each storage.
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -31,7 +31,7 @@ class LegacyStorages final : public TorchStorages {
   LegacyStorages(const FilePart& part, std::string name) : part_(part), name_(std::move(name)) {}
 
   void add(const std::string& key, StoragePlace place) {
-    if (!places_.emplace(key, place).second) fail(fmt::format("the storage {} comes twice", shown(key)));
+    if (!places_.emplace(key, place).second) fail(fmt::format("the storage {} appears twice", shown(key)));
   }
   std::uint64_t size_bytes(const std::string& key) const override { return place(key).bytes; }
   bool has_checksums() const override { return false; }
@@ -60,7 +60,7 @@ class LegacyStorages final : public TorchStorages {
   std::map<std::string, StoragePlace> places_;
 };
 
-// Takes what stands in the file from `at` on.
+// Reads the file from `at` on.
 struct LegacyCursor {
   FilePart part;
   const std::string& name;
@@ -101,7 +101,7 @@ std::map<std::string, std::uint64_t> element_sizes(const PickleTree& tree) {
 
 void check_protocol(PickleValue protocol, const std::string& name) {
   if (protocol.integer() == kLegacyProtocol) return;
-  throw Error(ErrorKind::invalid_argument, fmt::format("{}: a legacy file of protocol {}, only {} is read", name,
+  throw Error(ErrorKind::invalid_argument, fmt::format("{}: a legacy file of protocol {}; only {} is supported", name,
                                                        protocol.integer(), kLegacyProtocol));
 }
 
@@ -120,7 +120,7 @@ TorchContent open_torch_legacy(const FilePart& part, const std::string& name) {
     const std::string key(keys->root().item(i).text());
     const Bytes count = cursor.bytes(kCountBytes);
     const auto size = sizes.find(key);
-    if (size == sizes.end()) storages->fail(fmt::format("no tensor lies in the storage {}", shown(key)));
+    if (size == sizes.end()) storages->fail(fmt::format("no tensor uses the storage {}", shown(key)));
     if (count.size() != kCountBytes) storages->fail(fmt::format("it ends at byte {}", cursor.at + count.size()));
     std::uint64_t elements = 0;
     for (std::size_t k = 0; k < kCountBytes; ++k) {

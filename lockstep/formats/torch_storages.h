@@ -1,5 +1,5 @@
-// Where the values and the storages of a file of torch.save lie: in a zip archive, or, in legacy files, one behind the
-// other. Both answer by the storage's key. Not thread-safe; errors as of TorchFile.
+// Where the values and the storages of a file of torch.save are: in a zip archive, or, in legacy files, one after the
+// other. Both find a storage by its key. Not thread-safe; errors as of TorchFile.
 #pragma once
 
 #include <cstdint>

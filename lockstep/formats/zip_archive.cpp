@@ -22,7 +22,7 @@ constexpr std::uint64_t kDirectoryEntryBytes = 46;
 
 }  // namespace
 
-// What libzip reads from, and the archive that it makes of it.
+// The source that libzip reads from, and its archive.
 struct ZipArchive::Source {
   FilePart part = {};
   std::uint64_t position = 0;
@@ -110,7 +110,7 @@ class ZipArchive::Stream {
       out = out.subspan(static_cast<std::size_t>(count));
     }
   }
-  // What was read from the beginning on is checked at the end.
+  // An entry that is read from its beginning is checked at its end.
   void expect_end() {
     std::byte more;
     const zip_int64_t count = ::zip_fread(file_, &more, 1);
@@ -140,7 +140,7 @@ ZipArchive::ZipArchive(const FilePart& part, std::string origin)
     const std::string why = ::zip_error_strerror(&error);
     if (source != nullptr) ::zip_source_free(source);
     ::zip_error_fini(&error);
-    refuse(fmt::format("the zip archive's directory cannot be read ({}); the file may be cut off", why));
+    refuse(fmt::format("the zip archive's directory cannot be read ({}); the file may be truncated", why));
   }
   ::zip_error_fini(&error);
   list_entries(part.bytes);
@@ -155,7 +155,7 @@ void ZipArchive::refuse(const std::string& why) const {
 void ZipArchive::list_entries(std::uint64_t file_bytes) {
   const zip_int64_t count = ::zip_get_num_entries(source_->archive, ZIP_FL_UNCHANGED);
   if (count < 0 || static_cast<std::uint64_t>(count) > kMostEntries) {
-    refuse(fmt::format("it has {} entries, at most {} are read", count, kMostEntries));
+    refuse(fmt::format("it has {} entries; the limit is {}", count, kMostEntries));
   }
   std::uint64_t taken = 0;
   for (std::uint64_t index = 0; index < static_cast<std::uint64_t>(count); ++index) {
@@ -194,7 +194,7 @@ const ZipEntry* ZipArchive::find(std::string_view name) const {
 
 Bytes ZipArchive::read_whole(const ZipEntry& entry, std::uint64_t limit) const {
   if (entry.bytes > limit) {
-    throw Error(ErrorKind::invalid_argument, fmt::format("{}: entry {} has {} bytes, at most {} are read", origin_,
+    throw Error(ErrorKind::invalid_argument, fmt::format("{}: entry {} has {} bytes; the limit is {}", origin_,
                                                          shown(entry.name), entry.bytes, limit));
   }
   Bytes bytes;

@@ -1,5 +1,5 @@
-// What stands in a zip archive around the bytes of its entries, as PyTorch writes it: no compression, data at multiples
-// of 64, the CRC-32 behind the data, zip64 for what does not fit into 4 bytes. Pure functions.
+// The headers of a zip archive and its entries, as PyTorch writes them: no compression, data at multiples of 64, the
+// CRC-32 after the data, zip64 for numbers that do not fit into 4 bytes. Pure functions.
 //   local_header() data data_descriptor() ... directory_entry() ... directory_end()
 #pragma once
 

@@ -223,8 +223,9 @@ std::string html_of(const HeatMap& map) {
   svg += text_at(kNames, bottom + 16, "start", map.columns.front());
   svg += text_at(right, bottom + 16, "end", map.columns.back());
   svg += text_at((kNames + right) / 2, height - 6, "middle", map.x_label);
-  return figure(map.title, svg,
-                fmt::format("<p class=\"scale\">The darkest is {} {}.</p>\n", number_text(most), escaped(map.unit)));
+  return figure(
+      map.title, svg,
+      fmt::format("<p class=\"scale\">The darkest cell is {} {}.</p>\n", number_text(most), escaped(map.unit)));
 }
 
 }  // namespace lockstep::tools

@@ -34,7 +34,7 @@ struct ChartRow {
   std::vector<double> values = {};
 };
 
-// A horizontal bar for each row, whose parts are one behind the other.
+// A horizontal bar for each row, whose parts follow each other.
 struct BarChart {
   std::string title = {}, x_label = {};
   std::vector<std::string> parts = {};

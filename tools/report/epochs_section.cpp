@@ -15,7 +15,7 @@ constexpr std::size_t kMostCharts = 24, kMostEpochRows = 60, kMostMetricColumns 
 
 double scale_of(MetricKind kind) { return kind == MetricKind::share ? 100 : 1; }
 
-// Colours tell runs apart, and dashes metrics; of one run, colours tell metrics apart too.
+// Colours distinguish runs, and dashes metrics; of one run, colours distinguish metrics too.
 LineChart chart_of(const std::vector<RunRecord>& runs, const MetricGroup& group) {
   LineChart chart{.title = group.title, .x_label = "epoch"};
   chart.from_zero = group.kind == MetricKind::throughput || group.kind == MetricKind::share;
@@ -58,7 +58,7 @@ std::string table_of(const RunRecord& run, std::vector<std::string> names) {
     html += element("p", "none", fmt::format("Every {}th of {} epochs; --csv writes all.", each, run.epochs.size()));
   }
   if (count > names.size()) {
-    html += element("p", "none", fmt::format("{} more metrics are in what --csv writes.", count - names.size()));
+    html += element("p", "none", fmt::format("--csv writes {} more metrics.", count - names.size()));
   }
   return html;
 }
@@ -84,7 +84,7 @@ std::string charts_of(const std::vector<RunRecord>& runs, const std::vector<Metr
   return charts.empty() ? notes : fmt::format("<div class=\"charts\">\n{}</div>\n{}", charts, notes);
 }
 
-// What every training is expected to tell.
+// Metrics that every training is expected to log.
 std::string missing_kinds(const std::vector<RunRecord>& runs, const std::vector<MetricGroup>& groups) {
   std::string html;
   const auto note = [&](MetricKind kind, const char* what, const char* example) {

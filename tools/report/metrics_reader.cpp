@@ -31,10 +31,10 @@ constexpr const char* kWhatIsARun =
 [[noreturn]] void refuse(const std::string& what) { throw Error(ErrorKind::corrupt_data, what); }
 
 std::int64_t checked_integer(const json& value, const char* name, std::int64_t least, std::int64_t most) {
-  if (!value.is_number_integer()) refuse(fmt::format("\"{}\" is not a whole number", name));
+  if (!value.is_number_integer()) refuse(fmt::format("\"{}\" is not an integer", name));
   const bool is_above = value.is_number_unsigned() && value.get<std::uint64_t>() > static_cast<std::uint64_t>(most);
   if (is_above || value.get<std::int64_t>() < least) {
-    refuse(fmt::format("\"{}\" is {}, and not from {} to {}", name, value.dump(), least, most));
+    refuse(fmt::format("\"{}\" is {}; it must be from {} to {}", name, value.dump(), least, most));
   }
   return value.get<std::int64_t>();
 }
@@ -57,13 +57,13 @@ double seconds(const json& object, std::string_view name) {
   if (found == object.end() || found->is_null()) return kUnknown;
   if (!found->is_number()) refuse(fmt::format("\"{}\" is not a number", name));
   const double value = found->get<double>();
-  if (value < 0) refuse(fmt::format("\"{}\" is {}, less than nothing", name, value));
+  if (value < 0) refuse(fmt::format("\"{}\" is {}; it must not be negative", name, value));
   return value;
 }
 
-// What is nested is refused: it may be so deep that nothing can print it.
+// Nested values are refused: they may be too deep to print.
 std::string text_of(const json& value) {
-  if (value.is_structured()) refuse("has a list or an object where a text is expected");
+  if (value.is_structured()) refuse("has a list or an object where a string is expected");
   if (value.is_string()) return value.get<std::string>();
   return value.is_null() ? "" : value.dump();
 }
@@ -86,7 +86,7 @@ EpochLine epoch_line(const json& object) {
 }
 
 RankTimes rank_times(const json& object) {
-  if (!object.is_object()) refuse("\"ranks\" has something that is no object");
+  if (!object.is_object()) refuse("\"ranks\" has an element that is not an object");
   RankTimes times{.rank = static_cast<int>(integer(object, "rank", 0, kMostRanks - 1))};
   for (std::size_t part = 0; part < kStepFields.size(); ++part)
     times.seconds[part] = seconds(object, kStepFields[part]);
@@ -134,7 +134,7 @@ std::size_t append(std::vector<Line>& lines, Line line, Position position) {
   return replaced;
 }
 
-// A program may log an epoch's metrics in several calls, each with names of its own.
+// A program may log an epoch's metrics in several calls, each with other names.
 bool is_part_of(const EpochLine& line, const EpochLine& before) {
   return line.epoch == before.epoch && std::ranges::none_of(line.metrics, [&](const auto& metric) {
            return std::ranges::find(before.metrics, metric.first, [](const auto& each) { return each.first; }) !=
@@ -154,8 +154,8 @@ void add_epoch(RunRecord& run, EpochLine line) {
   std::ranges::sort(whole.metrics, {}, [](const auto& metric) { return metric.first; });
 }
 
-// What lies behind the step at which a run goes on is of an earlier run. Epochs that do not tell their step are
-// replaced as they come again; a run from the beginning has none of them.
+// Lines after the step at which a run resumes are of an earlier run. Epochs without a step are replaced when they are
+// repeated; a run from the beginning removes all of them.
 void add_start(RunRecord& run, StartLine line) {
   if (line.step) {
     const std::int64_t step = *line.step;
@@ -217,7 +217,7 @@ RunRecord read_metrics(const std::filesystem::path& directory) {
   const auto status = std::filesystem::status(directory, error);
   if (!std::filesystem::exists(status)) {
     throw Error(ErrorKind::invalid_argument,
-                fmt::format("there is no run {}: {}; {}", directory.string(),
+                fmt::format("cannot find the run {}: {}; {}", directory.string(),
                             error ? error.message() : std::string("no such directory"), kWhatIsARun));
   }
   if (!std::filesystem::is_directory(status)) {

@@ -1,5 +1,5 @@
 // The page of `lockstep report`: runs -> one HTML file that needs nothing else. It has no script and loads nothing; its
-// policy forbids both. What a run does not have is left out, with a line that says so. Pure.
+// policy forbids both. Sections without data are left out, with a line that says so. Pure.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// The overview, and what is told in words: failures and restarts, checkpoints, environment.
+// The overview, and the sections without charts: failures and restarts, checkpoints, environment.
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
@@ -98,7 +98,7 @@ std::string damage_of(const RunRecord& run) {
       "p", "warn",
       fmt::format("{} of {} cannot be read and {} left out:", count_text(run.damaged_count, "line"),
                   (std::filesystem::path(run.path) / "metrics.jsonl").string(), run.damaged_count == 1 ? "is" : "are"));
-  HtmlTable table{.head = {"line", "what is wrong"}, .text_columns = 2};
+  HtmlTable table{.head = {"line", "problem"}, .text_columns = 2};
   for (const DamagedLine& each : run.damaged) {
     table.rows.push_back({fmt::format("{}/metrics.jsonl:{}", run.name, each.line), each.what});
   }
@@ -123,7 +123,7 @@ std::string events_of(const RunRecord& run) {
   auto event = std::next(events.begin(), static_cast<std::ptrdiff_t>(skipped));
   for (; event != events.end(); ++event) table.rows.push_back(event->second);
   std::string html = html_of(table);
-  if (skipped != 0) html += element("p", "none", fmt::format("{} earlier ones are not shown.", skipped));
+  if (skipped != 0) html += element("p", "none", fmt::format("{} earlier events are not shown.", skipped));
   return html;
 }
 
@@ -157,7 +157,7 @@ std::string checkpoints_of(const RunRecord& run) {
     const std::string name = file_name(save.path);
     if (present.contains(name)) continue;
     rows.push_back({save.step,
-                    {name.empty() ? dash() : name, "no longer there", dash(), dash(), std::to_string(save.step), dash(),
+                    {name.empty() ? dash() : name, "removed", dash(), dash(), std::to_string(save.step), dash(),
                      number_text(save.seconds)}});
   }
   std::ranges::stable_sort(rows, std::ranges::greater(), &Row::step);
@@ -165,7 +165,7 @@ std::string checkpoints_of(const RunRecord& run) {
   for (std::size_t i = 0; i < std::min(rows.size(), kMostCheckpoints); ++i) table.rows.push_back(rows[i].cells);
   std::string html = html_of(table);
   if (rows.size() > kMostCheckpoints) {
-    html += element("p", "none", fmt::format("{} older ones are not shown.", rows.size() - kMostCheckpoints));
+    html += element("p", "none", fmt::format("{} older checkpoints are not shown.", rows.size() - kMostCheckpoints));
   }
   return html;
 }
@@ -242,7 +242,7 @@ std::string overview_section(const std::vector<RunRecord>& runs) {
     }
     if (run.replaced != 0) {
       html += element("p", "none",
-                      fmt::format("{}: the run went back and did epochs or steps again; {} of before {} left out.",
+                      fmt::format("{}: the run went back and repeated epochs or steps; {} from before {} left out.",
                                   run.name, count_text(run.replaced, "line"), run.replaced == 1 ? "is" : "are"));
     }
   }

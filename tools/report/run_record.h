@@ -1,4 +1,4 @@
-// RunRecord: what a training run has written down. Values; no I/O.
+// RunRecord: the recorded data of a training run. Values; no I/O.
 #pragma once
 
 #include <array>
@@ -24,8 +24,8 @@ struct EpochLine {
   std::vector<std::pair<std::string, double>> metrics = {};  // by name
 };
 
-// What a step's time is made of, as far as the run has measured it. `compute` is forward and backward where they cannot
-// be told apart. The last three are no parts: the whole step, and what is beside it.
+// The parts of a step's time, as far as the run has measured them. `compute` is forward and backward where they cannot
+// be separated. The last three are not parts: the whole step, and times outside its sum.
 enum class StepPart : std::uint8_t {
   data,
   forward,
@@ -68,7 +68,7 @@ struct StepsLine {
 
 struct StartLine {
   std::size_t line = 0;
-  std::optional<std::int64_t> step = {};  // after which it goes on
+  std::optional<std::int64_t> step = {};  // after which it resumes
   std::vector<std::string> command = {};
   std::string host = {}, started = {}, threads = {};
   std::vector<std::pair<std::string, std::string>> versions = {};
@@ -111,7 +111,7 @@ struct RunRecord {
   std::size_t damaged_count = 0;
   std::size_t replaced = 0;  // lines of epochs and steps that the run did again later
   std::vector<FolderCheckpoint> checkpoints = {};
-  std::map<std::string, std::string> settings = {};  // that the newest checkpoint tells
+  std::map<std::string, std::string> settings = {};  // from the newest checkpoint
 };
 
 }  // namespace lockstep::tools

@@ -1,4 +1,4 @@
-// What the "steps" lines of a run say in all: means by rank, weighted by steps. Pure.
+// Summaries of the "steps" lines of a run: means by rank, weighted by steps. Pure.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ struct RankSummary {
 // By rank.
 std::vector<RankSummary> summary_of(const std::vector<StepsLine>& lines);
 
-// What a step's time is besides its known parts. Never less than 0; kUnknown if the step's time is.
+// A step's time outside its known parts. Never less than 0; kUnknown if the step's time is.
 double other_seconds(const RankTimes& times);
 
 // Of the time of all ranks' communication, the share that backward has hidden; kUnknown if there was none.

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kMostShownRanks = 32, kMostLines = 8, kMostColumns = 60, kMostStepPoints = 200;
 
-// By StepPart, and what is left of a step.
+// By StepPart, and the rest of a step.
 const std::vector<std::string> kPartNames = {"data",      "forward", "backward",      "forward and backward",
                                              "optimizer", "waiting", "communicating", "other"};
 
@@ -75,7 +75,7 @@ std::string bars_of(const std::vector<RankSummary>& ranks) {
 }
 
 std::string rank_table(const std::vector<RankSummary>& ranks) {
-  HtmlTable table{.caption = "Means over the run, in ms a step; hidden: communication behind backward",
+  HtmlTable table{.caption = "Means over the run, in ms per step; hidden: communication hidden behind backward",
                   .head = {"rank", "step"}};
   const std::vector<std::size_t> parts = known_parts(ranks);
   for (const std::size_t part : parts) table.head.push_back(kPartNames[part]);
@@ -130,7 +130,7 @@ LineChart step_times(const std::vector<StepsLine>& lines, const std::vector<Rank
 }
 
 std::string lateness(const std::vector<StepsLine>& lines, const std::vector<RankSummary>& ranks) {
-  HeatMap map{.title = "Lateness by rank", .x_label = "steps", .unit = "ms late a step"};
+  HeatMap map{.title = "Lateness by rank", .x_label = "steps", .unit = "ms late per step"};
   for (const StepsLine& line : lines) map.columns.push_back(steps_text(line));
   for (const RankSummary& rank : ranks) {
     ChartRow row{.name = rank_text(rank.mean.rank)};

@@ -31,7 +31,7 @@ std::filesystem::path whole_path(const std::filesystem::path& directory) {
 
 }  // namespace
 
-// One save at a time, on a thread of its own.
+// One save at a time, on its own thread.
 class AsyncSaver::Worker {
  public:
   Worker(ProcessGroup group, bool keep_going) : group_(std::move(group)), keep_going_(keep_going) {}
@@ -65,7 +65,7 @@ class AsyncSaver::Worker {
     if (is_copied_.valid()) is_copied_.wait();
   }
 
-  // Waits, and throws what went wrong.
+  // Waits, and throws a failure of the save.
   std::optional<std::filesystem::path> finish() {
     if (!running_.valid()) return newest_;
     try {
@@ -73,14 +73,14 @@ class AsyncSaver::Worker {
     } catch (const Error& error) {
       if (!keep_going_ || error.kind() != ErrorKind::internal) throw;
       if (group_.rank() == 0) {
-        log_warning(std::string("a checkpoint was not saved, and training goes on: ") + error.what());
+        log_warning(std::string("a checkpoint was not saved; training continues: ") + error.what());
       }
     }
     return newest_;
   }
 
  private:
-  // What goes wrong is told to the other ranks where they wait for this one's part.
+  // A failure is reported to the other ranks where they wait for this rank's part.
   std::filesystem::path run() {
     if (!failure_) {
       failure_ = error_in([&] {
@@ -93,7 +93,7 @@ class AsyncSaver::Worker {
     SaveJob job = std::move(job_);
     return run_save(job, group_, failure_, std::exchange(replicas_, std::nullopt));
   }
-  // What other ranks write is only read, and may change from then on.
+  // Parts that other ranks write are only read, and may change afterwards.
   void take_replicas(int threads) { replicas_ = replica_digests(job_, threads); }
 
   const ProcessGroup group_;

@@ -1,15 +1,15 @@
-// AsyncSaver saves checkpoints while training goes on. State -> copy in memory of what this rank writes -> its thread
-// -> a set, as save() makes it. The training stands still for the copy only, while this rank digests what others write
-// of what it has, too, and for an earlier save that is not finished: one is under way at a time. The memory of the
-// copy, this rank's part of the state, is kept.
+// AsyncSaver saves checkpoints while training continues. State -> copy in memory of what this rank writes -> its thread
+// -> a set, as save() writes it. Training pauses only for the copy, for the digests of what other ranks write and this
+// rank has too, and for an earlier unfinished save: one save runs at a time. The copy's memory, this rank's part of the
+// state, is kept.
 //   lockstep::AsyncSaver saver("checkpoints", world, {.save = {.retention = {.keep_last = 3}}});
 //   ... saver.save(state);
-// With copy_in_background it does not wait for parameters and the optimizer's state either, which only the optimizer's
-// step changes: forward and backward go on meanwhile.
+// With copy_in_background it does not wait for parameters and optimizer state either, which only the optimizer's step
+// changes: forward and backward run meanwhile.
 //   saver.save(state); ... loss.backward(); saver.wait_for_copy(); optimizer.step();
-// Made and destroyed by all ranks; save() and wait() are collective. What goes wrong in the background is the same
-// error on all ranks, and the next save() or wait() throws it; then no checkpoint was published, and earlier ones are
-// still there. The destructor finishes what was begun, and logs an error that nobody has asked for.
+// All ranks construct and destroy it; save() and wait() are collective. A failure in the background is the same error
+// on all ranks, thrown by the next save() or wait(); then no checkpoint was published, and earlier ones are kept. The
+// destructor finishes a pending save, and logs an error that no call has thrown.
 #pragma once
 
 #include <filesystem>
@@ -24,28 +24,28 @@ namespace lockstep {
 
 struct AsyncSaverOptions {
   SaveOptions save = {};
-  // A disk that is full or fails is logged as a warning, and training goes on; save() and wait() throw other errors.
+  // A full or failing disk is logged as a warning, and training continues; save() and wait() throw other errors.
   bool keep_going = true;
-  // What changes before wait_for_copy() is noticed: by PyTorch's count of changes, and by 32 elements of each tensor,
-  // for what is not counted, as plain SGD and what writes through data(). Then there is no checkpoint, and the next
-  // call throws Error{invalid_argument} that names the tensor. A change that is not counted and touches few other
-  // elements, as rows of a large embedding, is not noticed.
+  // A change before wait_for_copy() is detected by PyTorch's version counter, or by 32 elements of each tensor where it
+  // is not counted, as with plain SGD or writes through data(). Then there is no checkpoint, and the next call throws
+  // Error{invalid_argument} that names the tensor. An uncounted change of few other elements, such as rows of a large
+  // embedding, is not detected.
   bool copy_in_background = false;
 };
 
 class AsyncSaver {
  public:
-  // A relative directory is taken from where the program is now. The thread has a group of its own. Collective;
-  // Error{invalid_argument} on all ranks for options that differ or mean nothing.
+  // A relative directory is resolved now. The thread has its own process group. Collective; Error{invalid_argument} on
+  // all ranks for options that differ or are invalid.
   AsyncSaver(const std::filesystem::path& directory, ProcessGroup group, const AsyncSaverOptions& options = {});
   AsyncSaver(const AsyncSaver&) = delete;
   AsyncSaver& operator=(const AsyncSaver&) = delete;
   ~AsyncSaver();
 
   void save(const State& state);
-  // Until the program may change what it saves. Of this rank alone; throws nothing.
+  // Waits until the program may change the saved state. Local to this rank; throws nothing.
   void wait_for_copy();
-  // Until everything is on disk. The newest set of this saver, if there is one.
+  // Waits until everything is on disk. Returns the newest set of this saver, if there is one.
   std::optional<std::filesystem::path> wait();
 
  private:

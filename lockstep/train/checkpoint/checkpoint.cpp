@@ -46,7 +46,7 @@ std::optional<LatestCheckpoint> latest_checkpoint(const std::filesystem::path& d
       return LatestCheckpoint{file.step, file.path, load_checkpoint(file.path)};
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::corrupt_data) throw;
-      log_warning(fmt::format("checkpoint of step {} is passed over: {}", file.step, error.what()));
+      log_warning(fmt::format("the checkpoint of step {} is skipped: {}", file.step, error.what()));
     }
   }
   return std::nullopt;
@@ -59,7 +59,7 @@ std::map<std::string, at::Tensor> strip_prefix(const std::map<std::string, at::T
     const std::string shorter = name.starts_with(prefix) ? name.substr(prefix.size()) : name;
     if (!stripped.emplace(shorter, tensor).second) {
       throw Error(ErrorKind::invalid_argument,
-                  fmt::format("without the prefix '{}' there would be two tensors called '{}'", prefix, shorter));
+                  fmt::format("removing the prefix '{}' would give two tensors the name '{}'", prefix, shorter));
     }
   }
   return stripped;

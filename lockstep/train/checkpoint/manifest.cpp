@@ -52,15 +52,15 @@ class ManifestReader {
     return value;
   }
   std::string text(const Json& value, const std::string& what) const {
-    if (!value.is_string()) refuse(what + " is not a text");
+    if (!value.is_string()) refuse(what + " is not a string");
     return value.get<std::string>();
   }
   // REQUIRES: 0 <= least <= most.
   std::int64_t number(const Json& value, const std::string& what, std::int64_t most, std::int64_t least = 0) const {
-    if (!value.is_number_integer()) refuse(what + " is not a whole number");
+    if (!value.is_number_integer()) refuse(what + " is not an integer");
     const bool fits = value.is_number_unsigned() && value.get<std::uint64_t>() >= static_cast<std::uint64_t>(least) &&
                       value.get<std::uint64_t>() <= static_cast<std::uint64_t>(most);
-    if (!fits) refuse(fmt::format("{} is {}, only {} to {} are possible", what, value.dump(), least, most));
+    if (!fits) refuse(fmt::format("{} is {}; it must be from {} to {}", what, value.dump(), least, most));
     return value.get<std::int64_t>();
   }
   std::map<std::string, std::string> texts(const Json& value, const std::string& what) const {
@@ -99,13 +99,13 @@ SetTensor tensor_of(const ManifestReader& reader, const std::string& name, const
   }
   if (tensor.shape.size() > SafetensorsLimits::kDimensions ||
       product_or_most(tensor.shape, element) > static_cast<std::uint64_t>(kMost)) {
-    reader.refuse(what + " has more elements than any memory");
+    reader.refuse(what + " has more dimensions or elements than are supported");
   }
   std::int64_t row = 0;
   for (const Json& each : reader.list(value["pieces"], what + ": pieces")) {
     reader.object(each, what + ": a piece", {"file", "rows", digest_key});
     const Json& rows = reader.list(each["rows"], what + ": rows");
-    if (rows.size() != 2 || files == 0) reader.refuse(what + " has a piece without rows or file");
+    if (rows.size() != 2 || files == 0) reader.refuse(what + " has a piece without a row range or a file");
     Piece piece{.file = static_cast<std::size_t>(
                     reader.number(each["file"], what + ": file", static_cast<std::int64_t>(files) - 1)),
                 .first_row = reader.number(rows[0], what + ": first row", tensor.rows()),
@@ -113,14 +113,14 @@ SetTensor tensor_of(const ManifestReader& reader, const std::string& name, const
                 .digest = reader.text(each[digest_key], what + ": digest")};
     const bool is_empty = piece.end_row == piece.first_row && tensor.rows() != 0;
     if (piece.first_row != row || piece.end_row < row || is_empty) {
-      reader.refuse(fmt::format("{} has a piece of rows {} to {}, where one from {} on is expected", what,
+      reader.refuse(fmt::format("{} has a piece of rows {} to {}; expected one that begins at row {}", what,
                                 piece.first_row, piece.end_row, row));
     }
     row = piece.end_row;
     tensor.pieces.push_back(std::move(piece));
   }
   if (tensor.pieces.empty() || row != tensor.rows()) {
-    reader.refuse(fmt::format("{} has {} rows, its pieces end at {}", what, tensor.rows(), row));
+    reader.refuse(fmt::format("{} has {} rows, but its pieces end at row {}", what, tensor.rows(), row));
   }
   return tensor;
 }
@@ -142,8 +142,8 @@ std::vector<SetFile> files_of(const ManifestReader& reader, const Json& value, i
                      reader.number(each["bytes"], "a file's size", std::numeric_limits<std::int64_t>::max())),
                  .rank = static_cast<int>(reader.number(each["rank"], "a file's rank", world_size - 1)),
                  .host = reader.text(each["host"], "a file's host")};
-    if (!is_plain_name(file.name)) reader.refuse("a file may not be called " + shown(file.name));
-    if (!names.insert(file.name).second) reader.refuse("two files are called " + shown(file.name));
+    if (!is_plain_name(file.name)) reader.refuse("invalid file name " + shown(file.name));
+    if (!names.insert(file.name).second) reader.refuse("two files have the name " + shown(file.name));
     files.push_back(std::move(file));
   }
   return files;
@@ -152,11 +152,11 @@ std::vector<SetFile> files_of(const ManifestReader& reader, const Json& value, i
 // Before anything else: another version may have other members.
 void check_version(const ManifestReader& reader, const Json& body, const Origin& origin) {
   reader.any_object(body, "it");
-  if (!body.contains("format") || body["format"] != kFormat) reader.refuse("it is of another format");
+  if (!body.contains("format") || body["format"] != kFormat) reader.refuse("its 'format' is missing or unknown");
   if (!body.contains("version")) reader.refuse("it has no 'version'");
   const std::int64_t version = reader.number(body["version"], "the version", INT32_MAX);
   if (version == kVersion) return;
-  throw_corrupt(origin, fmt::format("it has version {}, this build reads version {}", version, kVersion));
+  throw_corrupt(origin, fmt::format("it has version {}; this build reads only version {}", version, kVersion));
 }
 
 // Of the whole; another kind of digest than the seal's, or a signature in another place, is an unknown member.
@@ -175,7 +175,7 @@ void require_members(const ManifestReader& reader, const Json& body, const Manif
   if (manifest.is_signed) members.push_back(kSignatureMember);
   reader.object(body, "it", members);
   if (manifest.is_signed && manifest.digest != DigestKind::sha_256) {
-    reader.refuse("it is signed, but its digests are not SHA-256, so that the signature proves nothing of tensors");
+    reader.refuse("it is signed, but its digests are not SHA-256, so the signature does not cover the tensors");
   }
 }
 
@@ -239,7 +239,7 @@ std::string serialise(const Manifest& manifest, const SigningKey* key) {
                        {"metrics", manifest.metrics},
                        {"user", Json::parse(manifest.user)}};
     std::string text = sealed(body.dump(), manifest.digest, key);
-    if (text.size() > ManifestLimits::kBytes) throw Error(ErrorKind::invalid_argument, "it is too long");
+    if (text.size() > ManifestLimits::kBytes) throw Error(ErrorKind::invalid_argument, "its manifest is too large");
     parse_manifest(text, Origin("the checkpoint"));
     return text;
   } catch (const Json::exception& error) {
@@ -251,7 +251,7 @@ std::string serialise(const Manifest& manifest, const SigningKey* key) {
 
 Manifest parse_manifest(ByteView json, const Origin& origin) {
   const ManifestReader reader(origin);
-  if (json.size() > ManifestLimits::kBytes) reader.refuse(fmt::format("it has {} bytes", json.size()));
+  if (json.size() > ManifestLimits::kBytes) reader.refuse(fmt::format("it is too large: {} bytes", json.size()));
   const ManifestSeal seal = check_seal(json, origin);
   const std::string problem = problem_of_json(json, ManifestLimits::kDepth + 1);
   if (!problem.empty()) reader.refuse(problem);
@@ -276,7 +276,7 @@ Manifest parse_manifest(ByteView json, const Origin& origin) {
     pieces += tensor.pieces.size();
     manifest.tensors.emplace(name, std::move(tensor));
   }
-  if (pieces > ManifestLimits::kPieces) reader.refuse(fmt::format("it has {} pieces", pieces));
+  if (pieces > ManifestLimits::kPieces) reader.refuse(fmt::format("it has too many pieces: {}", pieces));
   return manifest;
 }
 

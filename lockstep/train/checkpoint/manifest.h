@@ -48,7 +48,7 @@ struct SetTensor {
 struct SetFile {
   std::string name;         // in the set's directory
   std::uint64_t bytes = 0;  // its size
-  int rank = 0;             // who wrote it
+  int rank = 0;             // that wrote it
   std::string host = {};
   bool operator==(const SetFile&) const = default;
 };
@@ -77,9 +77,9 @@ std::string piece_name(const std::string& tensor, const SetTensor& of, const Pie
 // With a key it is signed. REQUIRES then: its digests are SHA-256. Error{invalid_argument}: something that
 // parse_manifest() would refuse.
 std::string serialise(const Manifest& manifest, const SigningKey* key = nullptr);
-// Error{corrupt_data} for anything but what serialise() gives: other keys, numbers that do not fit each other, a gap
-// between pieces, names that lead out of the directory, another digest, a signature over digests that prove nothing.
-// Who has signed it is for SignatureCheck.
+// Error{corrupt_data} for any text that serialise() does not produce: other keys, inconsistent numbers, a gap between
+// pieces, names that lead out of the directory, another digest, a signature over digests that prove nothing.
+// SignatureCheck checks the signature.
 Manifest parse_manifest(ByteView json, const Origin& origin);
 
 }  // namespace lockstep::internal

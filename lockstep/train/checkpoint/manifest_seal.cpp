@@ -77,7 +77,7 @@ ManifestSeal check_seal(ByteView text, const Origin& origin) {
     return seal;
   }
   if (const std::string_view kind = unknown_kind(text); !kind.empty()) {
-    throw_corrupt(origin, fmt::format("{}its digest is of the kind {}; this build reads {} and {}", damaged,
+    throw_corrupt(origin, fmt::format("{}its digest has the unknown kind {}; this build reads {} and {}", damaged,
                                       shown(kind), kDigests[0].key, kDigests[1].key));
   }
   throw_corrupt(origin, damaged + "it does not end with its digest");

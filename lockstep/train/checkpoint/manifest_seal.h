@@ -1,7 +1,7 @@
-// What a manifest's text ends with, and what covers all of it: its digest, and before that perhaps a signature.
+// The end of a manifest's text, which covers all of it: its digest, and an optional signature before that.
 //   {"files":...,"written":{...},"hmac_sha256":"<64 digits>","sha256":"<64 digits>"}
-// The signature is of the text without signature and digest, and the digest of the text in which its own digits are
-// zeros. Nothing in front can look like them, since they come last. Pure functions.
+// The signature is of the text without signature and digest, the digest of the text with its own digits as zeros.
+// Nothing earlier in the text can be mistaken for them, since they are last. Pure functions.
 #pragma once
 
 #include <cstddef>
@@ -18,13 +18,13 @@ inline constexpr const char* kSignatureMember = "hmac_sha256";
 
 struct ManifestSeal {
   DigestKind digest = DigestKind::xxh3_128;
-  std::size_t body_bytes = 0;  // in front of signature and digest
+  std::size_t body_bytes = 0;  // before signature and digest
   std::string signature = {};  // empty: there is none
 };
 
 // body: a JSON object. key: none, and it is not signed.
 std::string sealed(std::string body, DigestKind digest, const SigningKey* key);
-// Error{corrupt_data}: the text does not end so, or has another digest.
+// Error{corrupt_data}: no such end, or another digest.
 ManifestSeal check_seal(ByteView text, const Origin& origin);
 // REQUIRES: seal = check_seal(text), with a signature.
 bool is_signed_with(ByteView text, const ManifestSeal& seal, const SigningKey& key);

@@ -56,7 +56,7 @@ void unwrap(TensorsByName& stored, TensorsByName& wanted) {
   const bool is_in_stored = is_wrapped(stored) && (!is_wrapped(wanted) || have_equal_names(bare_stored, wanted));
   const bool is_in_wanted = is_wrapped(wanted) && (!is_wrapped(stored) || have_equal_names(stored, bare_wanted));
   if (is_in_stored == is_in_wanted) return;
-  log_info(fmt::format("loading a module: '{}' before all names in the {} is ignored", kWrapper,
+  log_info(fmt::format("loading a module: the prefix '{}' of all names in the {} is ignored", kWrapper,
                        is_in_stored ? "checkpoint" : "module"));
   (is_in_stored ? stored : wanted) = is_in_stored ? bare_stored : bare_wanted;
 }
@@ -71,11 +71,10 @@ void add_module(Checkpoint& checkpoint, const torch::nn::Module& module, std::st
 
 void internal::require_own_elements(const std::string& name, const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.layout() != at::kStrided || !overlaps_itself(tensor)) return;
-  throw Error(
-      ErrorKind::invalid_argument,
-      fmt::format("checkpoint: elements of tensor '{}' share memory, as those of an expanded one, so that nothing "
-                  "can be loaded into it; let the module have what contiguous() or clone() makes of it",
-                  name));
+  throw Error(ErrorKind::invalid_argument,
+              fmt::format("checkpoint: elements of tensor '{}' share memory, as in an expanded tensor, so nothing can "
+                          "be loaded into it; replace it in the module by its contiguous() or clone()",
+                          name));
 }
 
 std::function<void()> internal::checked_load(const Checkpoint& checkpoint, torch::nn::Module& module,

@@ -92,9 +92,8 @@ WriterTurn::WriterTurn(const std::filesystem::path& directory, Deadline deadline
   while (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK && errno != EINTR) return;  // a file system without locks
     if (deadline.expired()) {
-      throw Error(
-          ErrorKind::timeout,
-          fmt::format("saving into {}: another process has been saving into it all the time", directory_.string()));
+      throw Error(ErrorKind::timeout, fmt::format("saving into {}: timed out while other processes were saving into it",
+                                                  directory_.string()));
     }
     std::this_thread::sleep_for(kLookForTurn);
   }

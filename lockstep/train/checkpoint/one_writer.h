@@ -1,5 +1,5 @@
-// Where all ranks of a job save the same checkpoint without a group, as programs do that forgot to ask for rank 0, one
-// of them writes it. One process at a time saves into a directory; who comes later finds who wrote before. Thread-safe.
+// If all ranks of a job save the same checkpoint without a group, as in programs that do not check for rank 0, one rank
+// writes it. One process at a time saves into a directory; a later one finds the earlier writer. Thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -16,12 +16,12 @@
 
 namespace lockstep::internal {
 
-// What a launcher has told this process of its place, for Manifest::written: "job" and "rank". Empty without one, or if
-// it is the only process of its job. With "save", the number of the save, it tells rank from rank and save from save.
+// The identity that a launcher gave this process, for Manifest::written: "job" and "rank". Empty without a launcher, or
+// if it is the job's only process. With "save", the number of the save, it identifies a save of a rank.
 std::map<std::string, std::string> writer_identity(const EnvironmentReader& environment);
 
-// How many times a process has saved each set, so that ranks which save a step a second time write it a second time.
-// Of sets beyond the last kMost it remembers the largest number, which is at least right for all of them together.
+// How many times a process has saved each set, so that a step that ranks save again is written again. For sets beyond
+// the last kMost it remembers only the largest number, an upper bound for all of them.
 class SaveNumbers {
  public:
   static constexpr std::size_t kMost = 64;

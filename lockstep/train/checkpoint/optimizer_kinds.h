@@ -31,7 +31,7 @@ struct LbfgsKind {
     visit("history_size", options.history_size());
     visit("line_search_fn", options.line_search_fn());
   }
-  // Where the first gradient was small enough there has been no iteration, and there is nothing but the counts.
+  // If the first gradient was small enough, there has been no iteration, and only the counts exist.
   template <class Visit>
   static void each_field(State& state, const Options&, const Visit& visit) {
     visit(StateField{"func_evals"}, state.func_evals());

@@ -37,7 +37,7 @@ std::vector<Slot> slots_of(const Optimizer& optimizer) {
   return slots;
 }
 
-// What the checkpoint calls the i-th parameter.
+// The name of the i-th parameter in the checkpoint.
 std::string parameter_name(std::string_view prefix, const std::vector<std::size_t>& numbers, std::size_t i) {
   return fmt::format("{}{}.", prefix, numbers.empty() ? i : numbers.at(i));
 }
@@ -55,19 +55,19 @@ std::string group_sizes(const Optimizer& optimizer) {
   return fmt::format("{}", sizes);
 }
 
-// Learning rates and options would reach other parameters than those that they are for. Older checkpoints do not tell.
+// Otherwise learning rates and options would reach the wrong parameters. Older checkpoints lack the sizes.
 void require_same_groups(const Checkpoint& checkpoint, std::string_view prefix, const Optimizer& optimizer) {
   const auto stored = checkpoint.metadata.find(groups_name(prefix));
   const std::string own = group_sizes(optimizer);
   if (stored == checkpoint.metadata.end() || stored->second == own) return;
   throw Error(ErrorKind::invalid_argument,
               fmt::format("the checkpoint's '{}' does not fit the optimizer, which is unchanged: the sizes of its "
-                          "parameter groups are {} in the checkpoint, {} in the optimizer; make the optimizer with the "
-                          "groups that were saved, in their order, or load without it",
+                          "parameter groups are {} in the checkpoint, {} in the optimizer; create the optimizer with "
+                          "the saved groups in the same order, or load without it",
                           prefix, stored->second, own));
 }
 
-// What is stored for an optimizer, as it is taken apart: what was recognised is removed from `rest`.
+// The stored state of an optimizer while it is parsed: recognised tensors are removed from `rest`.
 class StoredTensors {
  public:
   StoredTensors(const Checkpoint& checkpoint, std::string_view prefix) : prefix_(prefix) {
@@ -77,7 +77,7 @@ class StoredTensors {
   }
 
   bool has(const std::string& name) const { return rest_.contains(name); }
-  // Takes the tensor out, of type or also of another one, or notes what is wrong with it.
+  // Takes the tensor out, of `type` or `also`, or notes the problem.
   at::Tensor take(const std::string& name, at::IntArrayRef shape, at::ScalarType type, at::ScalarType also) {
     const auto found = rest_.find(name);
     if (found == rest_.end()) {
@@ -107,7 +107,7 @@ class StoredTensors {
   std::string problems_;
 };
 
-// What tensors of a state are like: those of a parameter, and those of all together.
+// The shapes and types of the tensors of a state: of a parameter, and of all parameters together.
 struct Shapes {
   at::Tensor parameter;
   std::int64_t elements = 0;
@@ -125,7 +125,7 @@ Shapes shapes_of(const std::vector<Slot>& slots) {
   return shapes;
 }
 
-// Takes the fields of one state out of what is stored.
+// Takes the fields of one state out of the stored ones.
 class StateTaker {
  public:
   StateTaker(StoredTensors& stored, std::string prefix, Shapes shapes, std::size_t list_size)
@@ -223,7 +223,7 @@ void require_kind(const Checkpoint& checkpoint, std::string_view prefix) {
   const auto type = checkpoint.metadata.find(std::string(prefix) + "type");
   if (type != checkpoint.metadata.end() && type->second == Kind::kName) return;
   throw Error(ErrorKind::invalid_argument,
-              fmt::format("the checkpoint has the state of {} optimizer under '{}', this one is {}",
+              fmt::format("the checkpoint has the state of {} optimizer under '{}'; this optimizer is {}",
                           type == checkpoint.metadata.end() ? "no" : "the " + type->second, prefix, Kind::kName));
 }
 

@@ -1,10 +1,10 @@
 // The state of an SGD, Adam, AdamW, RMSprop, Adagrad or LBFGS optimizer, to and from a checkpoint.
-// optimizer -> "optimizer.<parameter>.<field>", of a list "optimizer.<parameter>.<field>.<number>".
-// Parameters count from 0 over all groups, in the optimizer's order, which must be the same when loading; so must the
-// sizes of the groups, in the metadata "optimizer.groups", which older checkpoints lack. The learning rate of each
-// group is stored too, since schedules change it; other options belong to the program. All that LBFGS
-// remembers is at parameter 0, and is the same on all ranks only if their closures return the same loss.
-// Does not block. Error{invalid_argument}: another kind of optimizer, or a checkpoint that does not fit, with all
+// optimizer -> "optimizer.<parameter>.<field>", for a list "optimizer.<parameter>.<field>.<number>".
+// Parameters are numbered from 0 over all groups, in the optimizer's order, which must be the same when loading; so
+// must the group sizes in the metadata "optimizer.groups", which older checkpoints lack. The learning rate of each
+// group is stored too, since schedules change it; the program sets all other options. The state of LBFGS is stored at
+// parameter 0, and is the same on all ranks only if their closures return the same loss.
+// Does not block. Error{invalid_argument}: another kind of optimizer, or a checkpoint that does not match, with all
 // differences listed; then the optimizer is unchanged.
 #pragma once
 
@@ -23,27 +23,27 @@ class OptimizerOptions;
 
 namespace lockstep {
 
-// `numbers`, here and below: of an optimizer that has only some of the parameters that the checkpoint is of, the number
-// of each of them; sizes of groups are neither stored nor compared then. Empty: all of them, in order.
+// `numbers`, here and below: for an optimizer of only some of the checkpoint's parameters, the number of each of them;
+// group sizes are then neither stored nor compared. Empty: all parameters, in order.
 
-// The checkpoint then refers to the optimizer's own memory: save it before training goes on.
+// The checkpoint then refers to the optimizer's memory: save it before training continues.
 void add_optimizer(Checkpoint& checkpoint, const torch::optim::Optimizer& optimizer,
                    std::string_view prefix = "optimizer.", const std::vector<std::size_t>& numbers = {});
 
-// Parameters without state in the checkpoint (no gradient ever reached them) have none afterwards.
+// Parameters without state in the checkpoint (they never had a gradient) have none afterwards.
 void load_optimizer(const Checkpoint& checkpoint, torch::optim::Optimizer& optimizer,
                     std::string_view prefix = "optimizer.", const std::vector<std::size_t>& numbers = {});
 
 namespace internal {
 
-// Base of optimizers that leave the ranks with different parameters. What is stored here is not all of their state.
+// Base of optimizers that leave the ranks with different parameters. Only a part of their state is stored here.
 class LocalStepsOptimizer {
  public:
   virtual ~LocalStepsOptimizer() = default;
 };
 
-// Base of optimizers whose state is spread over the ranks. Together the parts are what add_optimizer() stores of a
-// plain optimizer.
+// Base of optimizers whose state is spread over the ranks. Together, the parts equal the state that add_optimizer()
+// stores for a plain optimizer.
 class PartedOptimizer {
  public:
   virtual ~PartedOptimizer() = default;
@@ -59,9 +59,9 @@ using OptionsByGroup = std::vector<std::shared_ptr<const torch::optim::Optimizer
 // Stores the sizes of this optimizer's groups, in place of others.
 void set_group_sizes(Checkpoint& checkpoint, const torch::optim::Optimizer& optimizer, std::string_view prefix);
 
-// As load_optimizer(), but so far it only checks: what it returns then changes the optimizer, which must still be
-// there. options: those that the optimizer gets with the state, but for the learning rates; empty: it keeps its own.
-// whole: that of which the optimizer is a part, whose groups must be of the stored sizes.
+// As load_optimizer(), but it only checks: the returned function then changes the optimizer, which must still exist.
+// options: the optimizer's new options, except for learning rates; empty: it keeps its own. whole: the optimizer that
+// this one is a part of, whose groups must have the stored sizes.
 std::function<void()> checked_load(const Checkpoint& checkpoint, torch::optim::Optimizer& optimizer,
                                    std::string_view prefix = "optimizer.", const std::vector<std::size_t>& numbers = {},
                                    const OptionsByGroup& options = {}, const torch::optim::Optimizer* whole = nullptr);

@@ -49,7 +49,7 @@ at::Tensor samples_of(const at::Tensor& tensor) {
   return memory.index_select(0, at::tensor(places, at::kLong).to(tensor.device())).to(at::kCPU);
 }
 
-// Whose bytes are its elements, so that they can be told from those of a copy.
+// A tensor whose bytes are its elements, so that they can be compared with those of a copy.
 bool can_wait(const SaveJob::Part& part) { return part.is_stepped && !part.tensor.is_conj() && !part.tensor.is_neg(); }
 
 }  // namespace

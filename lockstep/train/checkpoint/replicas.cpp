@@ -50,15 +50,16 @@ std::string digest_of(const SaveJob::Part& piece) {
 Error different_replicas_error(const std::string& piece, const std::vector<int>& ranks) {
   return Error(
       ErrorKind::desync,
-      fmt::format("a checkpoint was not saved, since ranks differ in what they are to have alike. First: '{}', where "
-                  "rank 0 has other values than rank {}. Usual causes: an optimizer, a scheduler or an averager that "
-                  "runs on some ranks only, or with other settings; a model that is not wrapped, or was given other "
-                  "values at the start; Embedding with max_norm, whose forward changes its weights; random numbers "
-                  "of a rank that go into parameters; a step before AsyncSaver::wait_for_copy(). If ranks are to "
-                  "differ for a while, as between two averagings of a model, save after one, or save the values of "
-                  "rank 0: SaveOptions::if_ranks_differ = IfRanksDiffer::rank_0",
-                  piece, fmt::join(ranks, ", ")),
-      {.operation = "comparing what is saved"});
+      fmt::format(
+          "a checkpoint was not saved because parameters or optimizer state differ between ranks. The first "
+          "difference: '{}', where rank 0 has other values than rank {}. Usual causes: an optimizer, a scheduler or an "
+          "averager that runs on some ranks only, or with different settings; a model that is not wrapped, or that "
+          "starts from different values; Embedding with max_norm, whose forward changes its weights; random numbers of "
+          "a rank that go into parameters; a step before AsyncSaver::wait_for_copy(). If ranks are to differ for a "
+          "while, as between two averagings of a model, save after one, or save the values of rank 0: "
+          "SaveOptions::if_ranks_differ = IfRanksDiffer::rank_0",
+          piece, fmt::join(ranks, ", ")),
+      {.operation = "comparing the replicas of a save"});
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Whether ranks hold alike what a set has once, so that it may be made of pieces of several of them. Each rank has a
-// digest of every piece: of those that it writes from writing them, of the others from reading its own values.
+// Whether ranks have equal values of the replicated state, so that a set may have pieces of several ranks. Each rank
+// has a digest of every piece: from writing it, or, if another rank writes it, from reading its own values.
 //   pieces -> digest of each -> one digest of a rank -> nothing, or an error on all ranks that names the first tensor
 #pragma once
 
@@ -16,10 +16,9 @@ namespace lockstep::internal {
 // By piece_name(): XXH3-128 of this rank's values.
 using ReplicaDigests = std::map<std::string, std::string>;
 
-// Of the pieces that others write, and of its own if the set has other digests, so that writing them gives none. Reads
-// each byte once, in bounded memory. threads: at most so many, and only this one if a tensor is on a device, since
-// another thread has other streams. Error{invalid_argument} for a tensor that was changed since plan_save(), as of
-// PartCopies.
+// Digests of the pieces that others write, and of its own if the set has another kind of digest. Reads each byte once,
+// in bounded memory. threads: at most this many, and only the caller's if a tensor is on a device, since another thread
+// has other streams. Error{invalid_argument} for a tensor that was changed since plan_save(), as of PartCopies.
 ReplicaDigests replica_digests(const SaveJob& job, int threads);
 // Of the same, for a while in which nobody changes them: as soon as get() is called at the latest.
 std::future<ReplicaDigests> replica_digests_beside(const SaveJob& job);

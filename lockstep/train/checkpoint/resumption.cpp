@@ -37,13 +37,13 @@ TrainingPosition position_in(const Checkpoint& checkpoint, const std::filesystem
   const Origin origin{where};
   const auto sums = checkpoint.tensors.find(kLossSoFar);
   if (sums == checkpoint.tensors.end() || sums->second.numel() != 2 || sums->second.scalar_type() != at::kDouble) {
-    refuse_run("the checkpoint in " + where + " does not have the two numbers '" + kLossSoFar +
-               "', which every TrainingRun stores");
+    refuse_run("the checkpoint in " + where + " has no valid '" + kLossSoFar +
+               "', two numbers that every TrainingRun stores");
   }
   const auto* numbers = sums->second.const_data_ptr<double>();
   constexpr double kMostSamples = 1e15;
   if (!(numbers[1] >= 0 && numbers[1] <= kMostSamples)) {
-    throw_corrupt(origin, fmt::format("an epoch has had {} samples", numbers[1]));
+    throw_corrupt(origin, fmt::format("invalid number of samples in an epoch: {}", numbers[1]));
   }
   return {.step = number_in(checkpoint, "step", INT64_MAX, origin),
           .epoch = static_cast<int>(number_in(checkpoint, "epoch", INT_MAX, origin)),
@@ -57,8 +57,9 @@ void require_choices(const TrainingRunOptions& options, std::map<std::string, st
   for (const auto& [name, value] : options.choices) {
     const auto then = told.find(kChoice + name);
     if (then == told.end()) {
-      refuse_run("the checkpoint in " + options.directory.string() + " does not tell its " + name + ", this run has " +
-                 value + "; if all such checkpoints had the same, say it in TrainingRunOptions::untold");
+      refuse_run("the checkpoint in " + options.directory.string() + " does not record its " + name +
+                 ", this run has " + value +
+                 "; if all such checkpoints have the same value, set it in TrainingRunOptions::untold");
     }
     require_same(options.directory, name, then->second, value);
   }
@@ -71,8 +72,8 @@ void refuse_run(const std::string& why) { throw Error(ErrorKind::invalid_argumen
 void require_equal_parameters(const torch::optim::Optimizer& optimizer) {
   if (dynamic_cast<const LocalStepsOptimizer*>(&optimizer) == nullptr) return;
   refuse_run(
-      "TrainingRun cannot keep this optimizer: it leaves the ranks with different parameters, and a run has those of "
-      "rank 0 only. Each rank can save its model and the optimizer's state_dict() by save_checkpoint()");
+      "TrainingRun cannot store this optimizer: it leaves the ranks with different parameters, and a run stores only "
+      "those of rank 0. Each rank can save its model and the optimizer's state_dict() with save_checkpoint()");
 }
 
 LockstepState lockstep_state_of(DdpBase& ddp) {
@@ -89,10 +90,10 @@ Checkpoint newest_checkpoint(const ProcessGroup& group, const std::filesystem::p
     return std::to_string(latest->step);
   });
   if (step.empty()) {
-    refuse_run("there is no checkpoint in " + directory.string() +
-               " that is whole; start anew instead of resuming, or name the directory that has one");
+    refuse_run("there is no undamaged checkpoint in " + directory.string() +
+               "; start a new run instead of resuming, or name the directory that has one");
   }
-  act_together(group, "checkpoint that is resumed from", [&] {
+  act_together(group, "load of the checkpoint to resume from", [&] {
     if (group.rank() == 0) return;
     const auto chosen = checked_decimal(step, "step", {"checkpoint to resume from", 0});
     checkpoint = load_checkpoint(step_path(directory, static_cast<std::uint64_t>(chosen)));

@@ -1,5 +1,5 @@
-// How a TrainingRun goes on from a checkpoint: what it reads there, checks, and takes over. file -> Checkpoint ->
-// Resumption -> model, optimizer, position. Until it is taken over nothing has changed.
+// How a TrainingRun resumes from a checkpoint: read, check, apply. file -> Checkpoint -> Resumption -> model,
+// optimizer, position. Nothing changes until it is applied.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -37,9 +37,9 @@ struct Resumption {
   std::function<void()> load_module, load_optimizer;
 };
 
-// Whether a checkpoint fits this run, as this rank sees it. Changes nothing but the checkpoint's metadata, which gets
-// what older programs did not tell. Error{corrupt_data}, or Error{invalid_argument}: it is of another run, or none of a
-// TrainingRun.
+// Checks a checkpoint against this run on this rank. Changes nothing but the checkpoint's metadata, which gets values
+// that older programs did not record. Error{corrupt_data}, or Error{invalid_argument}: it is of another run, or not of
+// a TrainingRun.
 Resumption checked_resumption(Checkpoint& checkpoint, const TrainingRunOptions& options, const ProcessGroup& group,
                               torch::nn::Module& module, DdpBase& ddp, torch::optim::Optimizer& optimizer);
 

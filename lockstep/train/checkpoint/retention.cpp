@@ -78,7 +78,7 @@ void check(const Retention& rules) {
                             rules.keep_best));
   }
   if (rules.keep_best != 0 && rules.metric.empty()) {
-    throw Error(ErrorKind::invalid_argument, "checkpoints: keep_best needs a metric, by whose name the best are found");
+    throw Error(ErrorKind::invalid_argument, "checkpoints: keep_best needs the name of a metric");
   }
 }
 

@@ -1,5 +1,5 @@
-// The lines of metrics.jsonl, the log of a training. Each is a JSON object. Those with a "kind" tell of the run, of its
-// steps, checkpoints and restarts; the program's own, one an epoch, have none. facts -> line -> file. Pure but for
+// The lines of metrics.jsonl, the log of a training. Each is a JSON object. Those with a "kind" describe the run, its
+// steps, checkpoints and restarts; the program's own, one per epoch, have none. facts -> line -> file. Pure except
 // append_line(), which blocks on the disk, and facts_of_this_process().
 #pragma once
 
@@ -20,9 +20,9 @@ struct RunFacts {
   std::string host;
   std::string started;  // as of time_of_writing()
   int threads = 0;
-  std::int64_t step = 0;  // after which it goes on; what the file says of later steps is of an earlier run
+  std::int64_t step = 0;  // after which it resumes; later steps in the file are of an earlier run
   std::map<std::string, std::string> versions;
-  std::uint64_t restarts = 0;       // before this start, as the launcher has told
+  std::uint64_t restarts = 0;       // before this start, as the launcher reports
   std::string restart_reason = {};  // of the last one; empty: not known
 };
 

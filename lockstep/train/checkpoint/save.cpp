@@ -56,8 +56,8 @@ enum class Seen { nothing, replaced, damaged };
     throw Error(ErrorKind::corrupt_data, fmt::format("every checkpoint in {} is damaged", where));
   }
   if (seen == Seen::replaced) {
-    throw Error(ErrorKind::corrupt_data, fmt::format("every checkpoint in {} was replaced or removed while it was "
-                                                     "tried, and there is none now; load again when one is there",
+    throw Error(ErrorKind::corrupt_data, fmt::format("every checkpoint in {} was replaced or removed during the load, "
+                                                     "and there is none now; load again once there is one",
                                                      where));
   }
   throw Error(ErrorKind::invalid_argument, fmt::format("there is no checkpoint in {}; save one first, or name the "
@@ -89,7 +89,7 @@ class Together {
   std::optional<SetSearch::Found> next(SetSearch& search) const {
     if (group_ == nullptr) return search.next();
     std::optional<SetSearch::Found> found;
-    const std::string path = from_rank_0(*group_, "checkpoint that is chosen", [&] {
+    const std::string path = from_rank_0(*group_, "chosen checkpoint", [&] {
       found = search.next();
       return found ? found->path.string() : std::string();
     });
@@ -108,7 +108,7 @@ class Together {
   }
   void act(const std::function<void()>& action) const {
     if (group_ == nullptr) return action();
-    act_together(*group_, "state that is to be saved", action);
+    act_together(*group_, "storable state", action);
   }
   // Whether any rank has found damage in this step; then another set is tried. Other errors are thrown on all ranks.
   bool is_damaged(const std::function<void()>& action) const {
@@ -119,7 +119,7 @@ class Together {
       if (mine && !is_damage) throw Error(*mine);
       return is_damage && warn(what);
     }
-    const std::vector<std::string> told = gather_together(*group_, "checkpoint that is loaded", [&] {
+    const std::vector<std::string> told = gather_together(*group_, "checkpoint to load", [&] {
       if (mine && !is_damage) throw Error(*mine);
       return what;
     });
@@ -129,7 +129,7 @@ class Together {
 
  private:
   bool warn(const std::string& why) const {
-    if (rank() == 0) log_warning("a checkpoint is passed over: " + why);
+    if (rank() == 0) log_warning("a checkpoint is skipped: " + why);
     return true;
   }
 
@@ -168,7 +168,7 @@ std::optional<Loaded> load_newest(const std::filesystem::path& directory, const 
         together.is_damaged([&] { steps = fit(*set, state, together.rank(), together.size()); })) {
       continue;
     }
-    // Of all ranks, before a tensor of any: a rank whose objects refuse would be left behind by the others.
+    // Objects of all ranks come before any tensor: an object that throws must not leave its rank with old tensors.
     if (!together.is_damaged(steps.load_objects) && !together.is_damaged(steps.load_tensors)) return loaded;
     is_partly_loaded = true;
   }

@@ -69,7 +69,7 @@ Facts facts_of_load(const std::filesystem::path& directory, const State& state, 
 }
 
 void require_same_facts(const ProcessGroup& group, std::string_view verb, const Facts& mine) {
-  const std::vector<Facts> all = all_gather_object(group, mine, {.name = "what is saved or loaded"});
+  const std::vector<Facts> all = all_gather_object(group, mine, {.name = "settings of a save or load"});
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     for (std::size_t i = 0; i < all[0].size() && i < all[rank].size(); ++i) {
       const auto& [name, first] = all[0][i];
@@ -78,7 +78,7 @@ void require_same_facts(const ProcessGroup& group, std::string_view verb, const 
                                                            rank, all[rank][i].first, shown(all[rank][i].second)));
     }
     if (all[rank].size() != all[0].size()) {
-      throw Error(ErrorKind::invalid_argument, fmt::format("rank 0 {} something else than rank {}", verb, rank));
+      throw Error(ErrorKind::invalid_argument, fmt::format("rank 0 {} different settings from rank {}", verb, rank));
     }
   }
 }

@@ -1,5 +1,5 @@
-// What ranks that save or load together must have alike, compared before any work. State, options -> facts of each rank
-// -> nothing, or an error on all ranks. Metrics are not compared: rank 0's count.
+// Settings that must be equal on all ranks of a save or load, compared before any work. State, options -> facts of each
+// rank -> nothing, or an error on all ranks. Metrics are not compared: rank 0's are used.
 #pragma once
 
 #include <filesystem>

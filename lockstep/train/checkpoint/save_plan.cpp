@@ -26,7 +26,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// What a rank tells the others of a tensor: [name, type, shape].
+// The description of a tensor that ranks exchange: [name, type, shape].
 Json description(const std::map<std::string, at::Tensor>& tensors) {
   Json list = Json::array();
   for (const auto& [name, tensor] : tensors) list.push_back({name, stored_type(name, tensor), tensor.sizes().vec()});
@@ -60,7 +60,7 @@ void require_same_lists(const std::vector<Json>& told, const char* list) {
     std::size_t at = 0;
     while (at < mine.size() && at < theirs.size() && mine[at] == theirs[at]) ++at;
     const auto shown = [at](const Json& of) { return at < of.size() ? of[at].dump() : std::string("nothing"); };
-    refuse_run(fmt::format("the states that are saved differ: where rank 0 has {}, rank {} has {}", shown(mine), rank,
+    refuse_run(fmt::format("ranks save different states: where rank 0 has {}, rank {} has {}", shown(mine), rank,
                            shown(theirs)));
   }
 }
@@ -97,15 +97,15 @@ std::map<std::string, double> finite_metrics(const State& state, int rank) {
     }
   }
   if (rank == 0 && !others.empty()) {
-    log_warning(fmt::format("the checkpoint of step {} is saved without the metrics that are not finite: {}",
-                            state.step, others));
+    log_warning(
+        fmt::format("the checkpoint of step {} is saved without metrics that are not finite: {}", state.step, others));
   }
   return metrics;
 }
 
 DigestKind digests_of(const SaveOptions& options) { return options.sign ? DigestKind::sha_256 : options.digest; }
 
-// Whether rank 0 writes alone what is replicated.
+// Whether rank 0 alone writes replicated state.
 bool is_of_rank_0(const SaveOptions& options, const std::vector<Json>& told) {
   if (told.size() == 1) return false;
   if (options.if_ranks_differ) return *options.if_ranks_differ == IfRanksDiffer::rank_0;
@@ -126,7 +126,7 @@ std::vector<Listed> listed_by(const std::vector<Json>& told, bool is_whole_of_ra
   return listed;
 }
 
-// Which pieces there are, and what this rank has of them.
+// All pieces, and this rank's part of them.
 void add_pieces(SaveJob& job, const std::vector<Listed>& listed, const StateParts& parts, const std::vector<int>& nodes,
                 int rank) {
   std::vector<Shardable> sizes;
@@ -188,8 +188,8 @@ Json description_of(const StateParts& parts, bool may_differ) {
 
 OwnState own_state(const std::filesystem::path& directory, const State& state, const SaveOptions& options, int rank,
                    int size) {
-  if (state.step < 0) refuse_run(fmt::format("the step of a checkpoint is {}; it counts from 0", state.step));
-  if (directory.empty()) refuse_run("the directory of a checkpoint has no name");
+  if (state.step < 0) refuse_run(fmt::format("the step of a checkpoint is {}; it must not be negative", state.step));
+  if (directory.empty()) refuse_run("the path of the checkpoint directory is empty");
   check(options.retention);
   OwnState own{.parts = take_apart(state, rank, size), .told = {}, .key = {}};
   if (options.sign && rank == 0) own.key = SigningKey::of_this_user();
@@ -207,7 +207,7 @@ SaveJob plan_save(const std::filesystem::path& directory, const State& state, co
   DdpBase* const ddp = state.model.ddp();
   if (ddp != nullptr && !ddp->has_buffers_of_rank_0()) ddp->sync_buffers();  // after a join
   OwnState own;
-  const std::vector<std::string> texts = gather_together(group, "state that is saved", [&] {
+  const std::vector<std::string> texts = gather_together(group, "state to save", [&] {
     own = own_state(directory, state, options, group.rank(), group.size());
     return own.told.dump();
   });
@@ -218,7 +218,7 @@ SaveJob plan_save(const std::filesystem::path& directory, const State& state, co
       for (const std::string& text : texts) told.push_back(Json::parse(text));
       job = plan_of(directory, state, options, own, told, group.rank());
     } catch (const Json::exception& error) {
-      throw Error(ErrorKind::corrupt_data, std::string("what ranks tell of the state that is saved: ") + error.what());
+      throw Error(ErrorKind::corrupt_data, std::string("invalid description of the state to save: ") + error.what());
     }
   });
   return job;

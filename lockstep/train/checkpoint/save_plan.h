@@ -1,7 +1,6 @@
-// The first step of a save: State -> SaveJob, which says which rows of which tensors this rank writes. Training can go
-// on before the second one (set_writing.h), once the rows are copied (part_copies.h), and what other ranks write of
-// what this one has, too, is digested (replicas.h). plan_save() is collective; errors
-// are the same on all ranks.
+// The first step of a save: State -> SaveJob, which says which rows of which tensors this rank writes. Training can
+// continue before the second step (set_writing.h), once the rows are copied (part_copies.h) and this rank's replicas of
+// the rows that others write are digested (replicas.h). plan_save() is collective; errors are the same on all ranks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,7 +26,7 @@ struct SaveJob {
     at::Tensor tensor;  // rows of the program's own memory, or a copy of them
     bool is_copied = false;
     bool is_stepped = false;     // only the step of an optimizer changes it
-    bool is_replicated = false;  // all ranks are to have it
+    bool is_replicated = false;  // all ranks must have equal values
     std::uint32_t version = 0;   // version_of(tensor), as planned
   };
 
@@ -35,7 +34,7 @@ struct SaveJob {
   Retention retention;
   std::optional<SigningKey> key;  // on rank 0; none: it is not signed
   std::vector<Part> parts;        // that this rank writes
-  std::vector<Part> of_others;    // this rank's values of what others write of what is replicated
+  std::vector<Part> of_others;    // this rank's values of replicated parts that others write
   // Of all ranks; files are to come. Pieces have the index of their rank in place of a file.
   Manifest manifest;
 };
@@ -45,7 +44,7 @@ SaveJob plan_save(const std::filesystem::path& directory, const State& state, co
                   const ProcessGroup& group);
 SaveJob plan_save_alone(const std::filesystem::path& directory, const State& state, const SaveOptions& options);
 
-// Grows with every change in place that PyTorch knows of.
+// PyTorch's counter of changes in place.
 std::uint32_t version_of(const at::Tensor& tensor);
 
 }  // namespace lockstep::internal

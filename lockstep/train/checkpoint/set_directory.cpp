@@ -64,7 +64,7 @@ void sync_path(const std::filesystem::path& path) {
 
 enum class EntryKind { nothing, directory, file, other };
 
-// Links are not followed. What cannot be seen is an error: it may be anything.
+// Links are not followed. An unreadable entry is an error: it may be anything.
 EntryKind entry_kind(const std::filesystem::path& path) {
   struct stat status {};
   if (::lstat(path.c_str(), &status) != 0) {
@@ -84,11 +84,9 @@ void require_replaceable(const std::filesystem::path& target) {
   for (int look = 0; look < kReadings; ++look) {
     if (is_set(target) || entry_kind(target) == EntryKind::nothing) return;
   }
-  throw Error(
-      ErrorKind::invalid_argument,
-      fmt::format("saving {}: something that is no checkpoint has this name, and is not replaced; move it away, "
-                  "or name another directory",
-                  target.string()));
+  throw Error(ErrorKind::invalid_argument, fmt::format("saving {}: something that is not a checkpoint has this name "
+                                                       "and is not replaced; move it away, or name another directory",
+                                                       target.string()));
 }
 
 // Of one reading of a directory. Where entries are renamed meanwhile it may lack one that was there all the time.
@@ -104,7 +102,7 @@ void add_names(const std::filesystem::path& directory, std::set<std::string>& na
   if (error) throw system_error(fmt::format("listing {}", directory.string()), error.value());
 }
 
-// A directory that changes while it is read may show a name that goes, and not yet the one that came for it.
+// A directory that changes while it is read may show an old name, and not yet the one that replaces it.
 std::set<std::string> settled_names(const std::filesystem::path& directory) {
   std::set<std::string> names;
   std::size_t before = 0;
@@ -134,7 +132,7 @@ void make_set_parent(const std::filesystem::path& directory) {
   // Another process may have made it in the meantime.
   if (saved_errno == EEXIST && std::filesystem::is_directory(directory, error)) return;
   throw Error(ErrorKind::invalid_argument,
-              fmt::format("checkpoints: the directory {} cannot be made: {}; name another", directory.string(),
+              fmt::format("checkpoints: cannot create the directory {}: {}; name another", directory.string(),
                           std::generic_category().message(saved_errno)));
 }
 
@@ -147,7 +145,7 @@ SetDirectory::SetDirectory(const std::filesystem::path& directory, std::uint64_t
     hidden_ = directory_ / fmt::format(".{}{}{}", target_.filename().string(), kWritingSet, random_digits());
     if (::mkdir(hidden_.c_str(), kSetMode) != 0) {
       if (errno == EEXIST) continue;
-      throw system_error(fmt::format("saving {}: making {}", target_.string(), hidden_.string()), errno);
+      throw system_error(fmt::format("saving {}: creating {}", target_.string(), hidden_.string()), errno);
     }
     lock_ = open_directory(hidden_);
     // Another writer may have taken it for an abandoned one before it was locked.
@@ -155,7 +153,7 @@ SetDirectory::SetDirectory(const std::filesystem::path& directory, std::uint64_t
     lock_.reset();
     ::rmdir(hidden_.c_str());
   }
-  throw Error(ErrorKind::internal, fmt::format("saving {}: no directory could be made and locked in {}",
+  throw Error(ErrorKind::internal, fmt::format("saving {}: could not create and lock a directory in {}",
                                                target_.string(), directory_.string()));
 }
 
@@ -293,7 +291,7 @@ void remove_set(const std::filesystem::path& set) {
   std::filesystem::rename(set, hidden, error);
   if (error == std::errc::no_such_file_or_directory) return;
   if (error) throw system_error(fmt::format("removing {}", set.string()), error.value());
-  // Another process may take it for what a killed one has left, and remove it at the same time.
+  // Another process may take it for leftovers of a killed one, and remove it at the same time.
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     std::filesystem::remove_all(hidden, error);
     if (error != std::errc::no_such_file_or_directory) break;

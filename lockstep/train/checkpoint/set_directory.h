@@ -1,9 +1,9 @@
 // SetDirectory makes a checkpoint set appear as a whole. directory -> hidden directory -> files of all ranks ->
 // manifest -> rename. Readers, and a crash of any rank at any moment, see the old set of that step, if there was one,
 // or the new one. One process makes it, on behalf of all; others write their files into it. Blocks for disk I/O.
-// Error{internal}: the disk is full or failing, or a directory may not be looked into. Error{invalid_argument}: the
-// directory cannot be made, or something that is no set has the set's name. Links lead to the directory that the user
-// means; no link in it is followed.
+// Error{internal}: the disk is full or failing, or a directory cannot be read. Error{invalid_argument}: the directory
+// cannot be created, or something that is not a set has the set's name. Links to the directory are followed; links in
+// it are not.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +26,8 @@ inline constexpr const char* kManifestName = "manifest.json";
 
 class SetDirectory {
  public:
-  // Makes `directory`, if it is not there, and in it the hidden one; both are the user's own. Removes what killed
-  // writers have left. What has the set's name must be a set, or nothing: it is never replaced otherwise.
+  // Creates `directory` if needed, and the hidden one in it, both for this user alone. Removes leftovers of killed
+  // writers. Only a set is replaced: anything else with the set's name is an error.
   SetDirectory(const std::filesystem::path& directory, std::uint64_t step);
   SetDirectory(const SetDirectory&) = delete;
   SetDirectory& operator=(const SetDirectory&) = delete;
@@ -39,15 +39,15 @@ class SetDirectory {
 
  private:
   Error failed_rename(int error) const;
-  // Gives the new set its name, and returns where the one is now that had it; empty if there was none.
+  // Gives the new set its name, and returns the new path of the set that had it; empty if there was none.
   std::filesystem::path take_name() const;
-  // Puts the new set in place of one that is there. Nothing: another process has removed that one.
+  // Exchanges the new set with an existing one. Empty: another process has removed that one.
   std::optional<std::filesystem::path> exchange() const;
 
   std::filesystem::path directory_;
   std::filesystem::path target_;
   std::filesystem::path hidden_;
-  UniqueFd lock_;  // says that its writer lives
+  UniqueFd lock_;  // held as long as its writer lives
 };
 
 // Makes the directory, and those above it, for this user alone, where they are missing.
@@ -59,22 +59,22 @@ struct SetPlace {
   std::filesystem::path path;
 };
 // Directories named as by set_path() that have a manifest, highest step first; also those that a writer replaces
-// meanwhile. Error{invalid_argument} if there is no such directory. Error{internal}: it or one in it may not be looked
-// into; then nobody knows what there is.
+// meanwhile. Error{invalid_argument} if there is no such directory. Error{internal}: it or one in it cannot be read, so
+// the list would be incomplete.
 std::vector<SetPlace> list_sets(const std::filesystem::path& directory);
-// Whether it is a directory of such a name that has parts of a set, and no manifest any more; those of a directory.
-// Beside writers that may be true for a moment, of a set that goes away or is replaced. Errors as of list_sets().
+// Whether it is a directory of such a name with parts of a set, but no manifest; all those in a directory. True for a
+// moment also of a set that a writer removes or replaces. Errors as of list_sets().
 bool has_parts_alone(const std::filesystem::path& path);
 std::vector<std::filesystem::path> list_parts_alone(const std::filesystem::path& directory);
-// What writers have not published, or not removed to the end.
+// Sets that writers have not published, or not removed completely.
 struct HiddenSet {
   std::filesystem::path path;
-  bool is_abandoned = false;  // its writer does not live
+  bool is_abandoned = false;  // its writer is dead
 };
 std::vector<HiddenSet> list_hidden_sets(const std::filesystem::path& directory);
-// Of writers that do not live. Errors are passed over.
+// Removes sets of dead writers. Ignores errors.
 void remove_abandoned_sets(const std::filesystem::path& directory);
-// No reader ever sees a part of it: it is hidden first. One that is not there is removed already.
+// No reader ever sees a part of it: it is hidden first. A set that does not exist is no error.
 void remove_set(const std::filesystem::path& set);
 
 }  // namespace internal

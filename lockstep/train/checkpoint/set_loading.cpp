@@ -97,10 +97,9 @@ void fill(SetReader& set, const std::map<std::string, at::Tensor>& own) {
   try {
     for (const auto& [name, tensor] : own) read_tensor(set, name, tensor);
   } catch (const Error& error) {
-    throw Error(error.kind(),
-                fmt::format("{}; the checkpoint was whole before, and is partly loaded now: load it again, "
-                            "or another one",
-                            error.what()));
+    throw Error(error.kind(), fmt::format("{}; the checkpoint was undamaged before, and the state is now partly "
+                                          "loaded: load it again, or another one",
+                                          error.what()));
   }
 }
 

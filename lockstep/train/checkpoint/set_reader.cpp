@@ -24,7 +24,7 @@ constexpr int kAttempts = 100;
 constexpr const char* kReplaced = "the checkpoint was replaced or removed while it was read; read it again";
 constexpr std::size_t kChunkBytes = std::size_t{256} << 10;  // read and checked while it is in the processor's cache
 
-// A part of what the process may open: it has other files, and other ranks may be its threads.
+// A part of the process's limit: it has other files, and other ranks may be its threads.
 std::size_t most_open_files() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return kLeastOpenFiles;
@@ -42,7 +42,8 @@ UniqueFd open_set(const std::filesystem::path& set) {
 Bytes manifest_in(const UniqueFd& directory, const std::filesystem::path& set) {
   const std::string path = (set / kManifestName).string();
   const OpenFile file = open_regular_file_in(directory.get(), kManifestName, path);
-  if (file.bytes > ManifestLimits::kBytes) throw_corrupt(Origin(path), fmt::format("it has {} bytes", file.bytes));
+  if (file.bytes > ManifestLimits::kBytes)
+    throw_corrupt(Origin(path), fmt::format("it is too large: {} bytes", file.bytes));
   return read_at(file.fd.get(), 0, file.bytes, "reading " + path);
 }
 
@@ -113,12 +114,12 @@ OpenFile SetReader::open(const SetFile& file) const {
     open = open_regular_file_in(directory_.get(), file.name, path);
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::invalid_argument) throw;
-    throw Error(ErrorKind::corrupt_data, fmt::format("{} (the part of rank {} of a checkpoint of {})", error.what(),
-                                                     file.rank, manifest_.world_size));
+    throw Error(ErrorKind::corrupt_data, fmt::format("{} (the part of rank {} of a checkpoint of {} ranks)",
+                                                     error.what(), file.rank, manifest_.world_size));
   }
   if (open.bytes != file.bytes) {
     throw Error(ErrorKind::corrupt_data,
-                fmt::format("{} is damaged: it has {} bytes, {} were expected", path, open.bytes, file.bytes));
+                fmt::format("{} is damaged: it has {} bytes, expected {}", path, open.bytes, file.bytes));
   }
   return open;
 }
@@ -194,14 +195,14 @@ TensorStream SetReader::stream_of(const std::string& name, const Piece& piece) {
                                                      (path_ / manifest_.files[piece.file].name).string(), stored, why));
   };
   const auto place = file.places.find(stored);
-  if (place == file.places.end()) damaged("is not there");
+  if (place == file.places.end()) damaged("is missing");
   const TensorEntry& entry = file.reader->header().tensors[place->second];
   std::vector<std::int64_t> shape = tensor.shape;
   if (!shape.empty()) shape.front() = piece.end_row - piece.first_row;
   if (entry.dtype != tensor.dtype || entry.shape != shape) {
-    damaged(fmt::format("is {}, which the manifest does not say", describe(entry)));
+    damaged(fmt::format("is {}, which differs from the manifest", describe(entry)));
   }
-  if (file.reader->digest(entry) != piece.digest) damaged("has another digest than in the manifest");
+  if (file.reader->digest(entry) != piece.digest) damaged("has a digest that differs from the manifest");
   return {*file.reader, entry};
 }
 
@@ -247,7 +248,7 @@ void SetReader::verify_all(const std::function<void(std::uint64_t)>& progress) {
     const std::size_t found = opened(i).places.size();
     if (found != pieces[i].size()) {
       throw Error(ErrorKind::corrupt_data,
-                  fmt::format("{} is damaged: it has {} tensors, the manifest says {}",
+                  fmt::format("{} is damaged: it has {} tensors, the manifest lists {}",
                               (path_ / manifest_.files[i].name).string(), found, pieces[i].size()));
     }
     for (const auto& [name, piece] : pieces[i]) {

@@ -1,11 +1,11 @@
 // SetReader reads a checkpoint set: its manifest, and the tensors in its files. set -> manifest -> pieces. Each byte is
 // checked against the manifest before it is used. Names lead to no other directory, and no link is followed.
-// Files are opened when they are needed; how many are open at a time, the soft limit of the process says. A set that
-// another one replaces, or that is removed, while it is read is never mixed with the other: what is open can still be
-// read, and what cannot be read any more is an error that says so.
+// Files are opened when they are needed; the soft limit of the process decides how many are open at a time. A set that
+// is replaced or removed while it is read is never mixed with the new one: open files can still be read, and a file
+// that cannot be opened is an error that says so.
 // Not thread-safe. Blocks for disk I/O. Error{invalid_argument}: there is no such set. Error{corrupt_data} names the
-// file, the tensor, its place, expected and found. Error{internal}: what is there cannot be opened or read, and nobody
-// knows whether it is damaged.
+// file, the tensor, its position, expected and found. Error{internal}: a file cannot be opened or read, so it is
+// unknown whether it is damaged.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ namespace lockstep::internal {
 class SetReader {
  public:
   explicit SetReader(const std::filesystem::path& set);
-  // The same with a manifest that somebody else has read. Error{corrupt_data} if the set has gone since.
+  // The same with a manifest that was read before. Error{corrupt_data} if the set has been removed since.
   SetReader(const std::filesystem::path& set, Manifest manifest);
 
   const std::filesystem::path& path() const { return path_; }
@@ -57,7 +57,7 @@ class SetReader {
   OpenFile open(const SetFile& file) const;
   // Whether another set, or none, has taken this one's place since.
   bool is_replaced() const;
-  // Runs it. Damage that it meets in a set that has been replaced meanwhile is an error that says so.
+  // Runs it. If the set was replaced meanwhile, an error of damage says so instead.
   template <class Action>
   auto explained(Action action) const;
   File& opened(std::size_t index);

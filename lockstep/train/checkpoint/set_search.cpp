@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kPatientLists = 20;
 
-// Follows links. Error{internal}: nobody can say.
+// Follows links. Error{internal}: it is unknown.
 bool is_there(const std::filesystem::path& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) == 0) return true;
@@ -55,7 +55,7 @@ void SetSearch::list() {
     pass_over_parts_alone();
   } else if (is_link(directory_)) {
     throw Error(ErrorKind::invalid_argument,
-                fmt::format("checkpoints: {} is a link to a directory that is not there", directory_.string()));
+                fmt::format("checkpoints: {} is a link to a directory that does not exist", directory_.string()));
   }
   has_seen_any_ = has_seen_any_ || !candidates_.empty();
   // Where names cannot be exchanged, a set that is replaced is away for a moment.
@@ -69,7 +69,7 @@ void SetSearch::pass_over_parts_alone() {
     if (!identity || !has_parts_alone(each) || identity_of(each) != identity) continue;
     has_seen_any_ = true;
     if (!damaged_.insert(*identity).second) continue;
-    log_warning(fmt::format("the checkpoint {} is passed over: its {} is missing", each.string(), kManifestName));
+    log_warning(fmt::format("the checkpoint {} is skipped: its {} is missing", each.string(), kManifestName));
   }
 }
 
@@ -99,7 +99,7 @@ std::optional<SetSearch::Found> SetSearch::attempt(const std::filesystem::path& 
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::corrupt_data && error.kind() != ErrorKind::invalid_argument) throw;
     if (is_damaged(set, *identity)) {
-      log_warning(fmt::format("the checkpoint {} is passed over: {}", set.string(), error.what()));
+      log_warning(fmt::format("the checkpoint {} is skipped: {}", set.string(), error.what()));
     }
   }
   return std::nullopt;
@@ -121,7 +121,7 @@ std::optional<SetSearch::Found> SetSearch::next() {
 
 bool SetSearch::is_outdated() const {
   if (!was_replaced_) return false;
-  // What took a set's place is newer than the next one; but beside a writer that is quick enough that one does as well.
+  // The replacement of a set is newer than the next one; but if a writer is fast enough, the next one is used as well.
   if (!candidates_.empty()) return lists_ < kPatientLists;
   return lists_ < (has_seen_any_ ? kMostLists : kPatientLists);
 }

@@ -1,8 +1,8 @@
-// The search for the set that is loaded: the newest whole one. directory -> sets, newest first -> one after the other,
-// until the caller is content. Beside writers that replace and remove sets it does not end while there is a whole one:
-// where sets went away while they were tried, it lists them again. Not thread-safe. Blocks for disk I/O.
-// Error{unauthorized}: SignatureCheck; going back to an older set would hide it. Error{internal}: the directory, a set
-// or a file cannot be looked into, for lack of rights, descriptors or a working disk. Then nothing is passed over.
+// The search for the newest undamaged set. directory -> sets, newest first -> one after the other, until the caller
+// accepts one. It finds one even while writers replace and remove sets: if sets disappeared while they were tried, it
+// lists them again. Not thread-safe. Blocks for disk I/O. Error{unauthorized}: SignatureCheck; an older set would hide
+// it. Error{internal}: the directory, a set or a file cannot be read, for lack of rights, descriptors or a working
+// disk. Then nothing is skipped.
 #pragma once
 
 #include <cstddef>
@@ -32,16 +32,16 @@ class SetSearch {
   SetSearch(std::filesystem::path directory, const SignatureCheck& signature)
       : directory_(std::move(directory)), signature_(signature) {}
 
-  // The next one whose manifest is right and whose files are there. Another call says that it was of no use. Logs a
-  // warning for each damaged one that it passes over.
+  // The next set with a valid manifest and all files. Another call rejects the set returned last. Logs a warning for
+  // each damaged set that it skips.
   std::optional<Found> next();
-  // Whether there was any, whole or not.
+  // Whether there was any, damaged or not.
   bool has_seen_any() const { return has_seen_any_; }
-  // Whether any of them is damaged, or was of no use, and not only replaced or removed while it was tried.
+  // Whether any of them is damaged or was rejected, and not only replaced or removed while it was tried.
   bool has_seen_damaged() const { return !damaged_.empty(); }
 
  private:
-  // Whether another list may show what the last one does not.
+  // Whether another list may show sets that the last one lacks.
   bool is_outdated() const;
 
   // Of a set's directory: inode, and when it was changed last. Another set of its name has another.
@@ -49,10 +49,10 @@ class SetSearch {
 
   static std::optional<Identity> identity_of(const std::filesystem::path& set);
   void list();
-  // Sets that have lost their manifest: where there is no other, that must not look like a directory without any.
+  // Skips sets without a manifest: if there are only such sets, the directory must not look empty.
   void pass_over_parts_alone();
   std::optional<Found> attempt(const std::filesystem::path& set);
-  // Whether it is damaged, and not just away.
+  // Whether it is damaged, not just removed.
   bool is_damaged(const std::filesystem::path& set, const Identity& tried);
 
   const std::filesystem::path directory_;

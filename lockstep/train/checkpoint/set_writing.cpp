@@ -29,7 +29,7 @@ constexpr int kPruningShare = 4;  // of the time that the others may have to wai
 
 std::string part_name(int rank, int size) { return fmt::format("part-{:05}-of-{:05}.safetensors", rank, size); }
 
-// This rank's file, and what it tells of it.
+// Writes this rank's file, and returns its description.
 Json write_part(const SaveJob& job, const std::filesystem::path& hidden, int rank) {
   if (job.parts.empty()) return {{"bytes", 0}};
   std::vector<at::Tensor> storage;
@@ -72,13 +72,14 @@ std::filesystem::path publish(SaveJob& job, SetDirectory& set, const std::vector
     for (const std::string& each : told) results.push_back(Json::parse(each));
     take_results(job.manifest, results);
   } catch (const Json::exception& error) {
-    throw Error(ErrorKind::corrupt_data, std::string("what a rank tells of its part of a checkpoint: ") + error.what());
+    throw Error(ErrorKind::corrupt_data,
+                std::string("invalid result of a rank's part of a checkpoint: ") + error.what());
   }
   job.manifest.written["time"] = time_of_writing();
   return set.publish(serialise(job.manifest, job.key ? &*job.key : nullptr));
 }
 
-// Whatever comes of it, the set is there.
+// The set exists even if this fails.
 void prune(const SaveJob& job, const std::filesystem::path& newest, Duration patience) {
   const auto failure =
       error_in([&] { prune_sets(job.directory, job.retention, newest, Deadline::after(patience / kPruningShare)); });
@@ -87,8 +88,8 @@ void prune(const SaveJob& job, const std::filesystem::path& newest, Duration pat
       fmt::format("{} is saved, but older checkpoints could not be removed: {}", newest.string(), failure->what()));
 }
 
-// Writes this rank's file, digests its replicas, into `replicas`, beside it, and says what comes of both: their joint
-// digest, and then what write_part() tells.
+// Writes this rank's file, digests its replicas, into `replicas`, meanwhile, and returns their joint digest, followed
+// by the result of write_part().
 std::string write_and_digest(const SaveJob& job, const std::filesystem::path& hidden, int rank,
                              std::optional<ReplicaDigests>& replicas) {
   std::future<ReplicaDigests> of_others;
@@ -102,12 +103,13 @@ std::string write_and_digest(const SaveJob& job, const std::filesystem::path& hi
   return joint_digest(*replicas) + part.dump();
 }
 
-// Takes the joint digest off what each rank tells.
+// Removes the joint digest from the result of each rank.
 std::vector<std::string> take_joint_digests(std::vector<std::string>& told) {
   const std::size_t digits = name_of(DigestKind::xxh3_128).digits;
   std::vector<std::string> joint;
   for (std::string& each : told) {
-    if (each.size() < digits) throw Error(ErrorKind::corrupt_data, "what a rank tells of its part is too short");
+    if (each.size() < digits)
+      throw Error(ErrorKind::corrupt_data, "the result of a rank's part of a checkpoint is too short");
     joint.push_back(each.substr(0, digits));
     each.erase(0, digits);
   }
@@ -144,8 +146,8 @@ std::filesystem::path run_save_alone(SaveJob& job) {
   const std::uint64_t number = save_numbers().next(std::filesystem::absolute(path).lexically_normal());
   if (turn.is_saved(job.manifest.step, identity, number)) {
     log_info(
-        fmt::format("{} was saved by another rank of this job, and is not written again; ranks that save together "
-                    "call save() with their group",
+        fmt::format("{} was already saved by another rank of this job and is not written again; ranks that save "
+                    "together pass their group to save()",
                     path.string()));
     return path;
   }

@@ -11,12 +11,12 @@
 
 namespace lockstep::internal {
 
-// Collective. Where the set is; errors are the same on all ranks. Error{internal}: a disk is full or failing; what was
-// there before is still there. Error{desync}: ranks have other values of what is replicated; nothing is published.
+// Collective. Returns the set's path; errors are the same on all ranks. Error{internal}: a disk is full or failing;
+// earlier sets are kept. Error{desync}: replicated values differ between ranks; nothing is published.
 // failure: why this rank has nothing to write; then it is the error on all ranks. of_others: the digests of
 // job.of_others, where these may have changed since; nothing: they are read while the files are written.
-// The retention is carried out by rank 0 once all ranks know that the set is there, so nobody waits for it in a
-// collective; it takes a quarter of the group's timeout at most, and what is left then goes with the next save.
+// Rank 0 applies the retention once all ranks know that the set is there, so no rank waits for it in a collective; it
+// takes at most a quarter of the group's timeout, and the next save removes the rest.
 std::filesystem::path run_save(SaveJob& job, const ProcessGroup& group, const std::optional<Error>& failure = {},
                                std::optional<ReplicaDigests> of_others = {});
 std::filesystem::path run_save_alone(SaveJob& job);

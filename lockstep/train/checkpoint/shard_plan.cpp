@@ -23,7 +23,7 @@ std::vector<int> spread_over_nodes(std::span<const int> nodes) {
   return ranks;
 }
 
-// How much of `total` each writer takes, so that, with what it owns, level * weight is reached by all that can.
+// How much of `total` each writer takes, so that, with its own bytes, all that can reach level * weight.
 std::vector<std::uint64_t> shares(std::uint64_t total, const std::vector<double>& weights,
                                   const std::vector<std::uint64_t>& owned) {
   std::vector<std::size_t> order(weights.size());

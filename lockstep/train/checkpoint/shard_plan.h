@@ -1,6 +1,6 @@
-// Which rank writes what of a checkpoint. Tensors that all ranks have alike are laid in one line of bytes, which is
-// cut, between rows, where a rank has its share: each node gets as much as any other, and so does each rank of a node.
-// What only one rank has counts to its share. sizes -> plan, the same on all ranks. Pure.
+// Which rank writes which part of a checkpoint. Replicated tensors form one sequence of bytes, which is cut between
+// rows into shares: equal ones for all nodes, and for all ranks of a node. State that only one rank has is part of its
+// share. sizes -> plan, the same on all ranks. Pure.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@ struct Assignment {
   std::int64_t end_row = 0;
 };
 
-// As many ranks write that each has about kLeastShare: a file more costs more than it saves.
+// So few ranks write that each has about kLeastShare: another file costs more than it saves.
 inline constexpr std::uint64_t kLeastShare = 4 << 20;
 
 // nodes: of each rank, the number of its node. In the order of tensors, then of rows.

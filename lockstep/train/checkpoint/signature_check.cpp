@@ -27,7 +27,7 @@ std::string_view to_string(SignatureState state) {
   switch (state) {
     case SignatureState::absent: return "not signed";
     case SignatureState::right: return "signed";
-    case SignatureState::unknown: return "signed; there is no token to check that with";
+    case SignatureState::unknown: return "signed; there is no token to check the signature";
   }
   return "";
 }
@@ -36,13 +36,13 @@ SignatureState SignatureCheck::check(ByteView manifest, const std::filesystem::p
   const ManifestSeal seal = check_seal(manifest, Origin(path.string()));
   if (seal.signature.empty()) {
     if (need_ == Need::none) return SignatureState::absent;
-    refuse(path, "is not signed, and a signature is required; load it without that, or save it with SaveOptions::sign");
+    refuse(path, "is not signed, but a signature is required; do not require one, or save it with SaveOptions::sign");
   }
   const std::optional<SigningKey> key = key_ ? key_ : key_of_this_user();
   if (!key) {
     if (need_ == Need::none) return SignatureState::unknown;
     refuse(path,
-           "is signed, but there is no token to check that with; set LOCKSTEP_TOKEN_FILE to a copy of the token "
+           "is signed, but there is no token to check the signature; set LOCKSTEP_TOKEN_FILE to a copy of the token "
            "that it was signed with");
   }
   if (is_signed_with(manifest, seal, *key)) return SignatureState::right;

@@ -1,5 +1,5 @@
-// Whether the manifest of a set is signed by who should have signed it. manifest's text -> SignatureCheck -> its state,
-// or an error. A token is looked for only where there is a signature, or must be one.
+// Checks whether the manifest of a set is signed with the right token. manifest's text -> SignatureCheck -> its state,
+// or an error. A token is looked up only if there is a signature, or must be one.
 #pragma once
 
 #include <cstdint>
@@ -28,9 +28,9 @@ class SignatureCheck {
   // With the token of a file, in place of the user's own.
   SignatureCheck(Need need, SigningKey key) : need_(need), key_(key) {}
 
-  // `path` names the manifest. Error{corrupt_data}: it does not end as one does; what else is wrong, parse_manifest()
-  // finds. Error{unauthorized}: another token has signed it, or the text was changed; or there is no signature, or no
-  // token, although one is required.
+  // `path` names the manifest. Error{corrupt_data}: it does not end like a manifest; parse_manifest() finds other
+  // damage. Error{unauthorized}: it was signed with another token, or the text was changed; or there is no signature,
+  // or no token, although one is required.
   SignatureState check(ByteView manifest, const std::filesystem::path& path) const;
 
  private:

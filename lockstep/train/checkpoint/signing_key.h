@@ -16,7 +16,7 @@ class SigningKey {
  public:
   explicit SigningKey(const Token& token);
   static SigningKey from_file(const std::filesystem::path& path) { return SigningKey(Token::from_file(path)); }
-  // Makes the token if there is none yet.
+  // Creates the token if there is none yet.
   static SigningKey of_this_user();
   // Makes none.
   static std::optional<SigningKey> of_this_user_if_any();

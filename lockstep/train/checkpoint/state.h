@@ -1,5 +1,5 @@
-// State is what a training consists of, as save() and load() take it: references to the program's own objects, each of
-// which may be missing.
+// State is the training state that save() and load() take: references to the program's own objects, each of which is
+// optional.
 //   lockstep::State state{.model = ddp, .optimizer = optimizer, .sampler = sampler, .user = json};
 // Random numbers and, in lockstep mode, the mode's own state are always part of it.
 #pragma once
@@ -28,8 +28,8 @@ class OutputArchive;
 
 namespace lockstep {
 
-// A DistributedDataParallel, a module, a holder or a pointer to one. All ranks have its parameters alike, and each
-// writes a part of them. Of buffers, and of what a DistributedDataParallel ignores, rank 0's are kept.
+// A DistributedDataParallel, a module, a holder or a pointer to one. Parameters are the same on all ranks, and each
+// rank writes a part of them. Buffers, and parameters that a DistributedDataParallel ignores, are stored from rank 0.
 class ModelRef {
  public:
   ModelRef() = default;
@@ -61,7 +61,7 @@ class OptimizerRef {
   torch::optim::Optimizer* optimizer_ = nullptr;
 };
 
-// What torch::save() can keep, the same on all ranks: a sampler, a loader. Rank 0's is kept.
+// An object that torch::save() can store, the same on all ranks: a sampler, a loader. Rank 0's is stored.
 class ArchiveRef {
  public:
   ArchiveRef() = default;
@@ -78,8 +78,8 @@ class ArchiveRef {
   std::function<void(torch::serialize::InputArchive&)> load;
 };
 
-// What remembers tensors, different ones on each rank, as PowerSgd does. At another number of ranks the first ones keep
-// theirs, and further ones take rank 0's.
+// An object with different tensors on each rank, such as PowerSgd. At another number of ranks the first ranks keep
+// theirs, and additional ranks take rank 0's.
 class TensorsRef {
  public:
   using Tensors = std::map<std::string, at::Tensor>;
@@ -97,7 +97,7 @@ class TensorsRef {
   std::function<void(const Tensors&)> load;
 };
 
-// A JSON value whose type has dump() and a static parse(), as nlohmann::json, also null. Rank 0's is kept.
+// A JSON value, also null, whose type has dump() and a static parse(), such as nlohmann::json. Rank 0's is stored.
 class JsonRef {
  public:
   JsonRef() = default;
@@ -121,10 +121,10 @@ struct State {
   ArchiveRef loader = {};
   TensorsRef hook = {};
   JsonRef user = {};
-  // Where the training stands; load() returns them.
+  // The position of the training; load() returns them.
   std::int64_t step = 0;
   std::int64_t epoch = 0;
-  std::map<std::string, double> metrics = {};  // for Retention::metric; only finite ones are kept
+  std::map<std::string, double> metrics = {};  // for Retention::metric; only finite ones are stored
 };
 
 }  // namespace lockstep

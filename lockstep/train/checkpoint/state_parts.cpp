@@ -63,8 +63,8 @@ std::set<std::string> ignored_by(const ModelRef& model) {
   return {names.begin(), names.end()};
 }
 
-// Parameters are common. A rank's forward changes its buffers, and nobody averages what DDP ignores: these are rank
-// 0's.
+// Parameters are common. A rank's forward changes its buffers, and parameters that DDP ignores are not averaged: these
+// are rank 0's.
 void add_model(StateParts& parts, const ModelRef& model, int rank) {
   Checkpoint checkpoint;
   add_module(checkpoint, *model.module());
@@ -159,7 +159,7 @@ LockstepState stored_mode(const Checkpoint& checkpoint, const LockstepState& min
   return mode;
 }
 
-// Of a checkpoint whose hook was kept on so many ranks.
+// `stored_ranks`: the number of ranks that stored the hook.
 TensorsRef::Tensors hook_tensors(const Checkpoint& checkpoint, int rank, int stored_ranks) {
   const std::string prefix = hook_prefix(rank < stored_ranks ? rank : 0);
   TensorsRef::Tensors tensors;
@@ -179,7 +179,7 @@ std::function<void()> in_order(const Steps& steps) {
 
 [[noreturn]] void refuse_missing(std::string_view what) {
   throw Error(ErrorKind::invalid_argument,
-              fmt::format("the checkpoint has no {}; leave that out of the State, or load another", what));
+              fmt::format("the checkpoint has no {}; leave it out of the State, or load another checkpoint", what));
 }
 
 at::Tensor required(const Checkpoint& checkpoint, const char* name) {
@@ -228,7 +228,7 @@ void require_storable(const State& state) {
     parts.common.merge(parts.own);
     require_storable(parts.common);
   } catch (const Error& error) {
-    throw Error(error.kind(), fmt::format("what is trained here could not be saved: {}", error.what()));
+    throw Error(error.kind(), fmt::format("this model or optimizer cannot be saved: {}", error.what()));
   }
 }
 

@@ -18,9 +18,9 @@
 namespace lockstep::internal {
 
 struct StateParts {
-  // What is to be the same on all ranks: parameters, and the optimizer's state, but for what is spread over the ranks.
+  // Replicated state: parameters, and the optimizer's state, except for parts that are spread over the ranks.
   std::map<std::string, at::Tensor> common = {};
-  // What only this rank has, or of which its values count: buffers and what DDP ignores are rank 0's.
+  // State of this rank alone, or stored from it: rank 0 stores buffers and parameters that DDP ignores.
   std::map<std::string, at::Tensor> own = {};
   // Names of those tensors that only the step of an optimizer changes.
   std::set<std::string> stepped = {};
@@ -33,8 +33,8 @@ struct StateParts {
 // Error{invalid_argument}: something that cannot be stored.
 StateParts take_apart(const State& state, int rank, int size);
 
-// What take_apart() and the files would refuse of model and optimizer, before any work is done that could not be kept.
-// Calls none of the program's own objects. Error{invalid_argument}
+// Error{invalid_argument} if take_apart() or the files would refuse model or optimizer, before any training that could
+// not be saved. Calls none of the program's own objects.
 void require_storable(const State& state);
 
 // Whether rank `rank` needs a tensor to put its state together.

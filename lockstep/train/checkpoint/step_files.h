@@ -18,8 +18,8 @@ struct StepFile {
   std::filesystem::path path;
 };
 
-// The step in a file's name; empty if it is not one of step_path(): "step-400.safetensors" is none, since who is told
-// the step alone would not find it.
+// The step in a file's name; empty if it is not one of step_path(): "step-400.safetensors" is not, since it cannot be
+// found by its step.
 std::optional<std::uint64_t> step_of(const std::filesystem::path& path);
 // Regular files named as by step_path(), highest step first. Error{invalid_argument} if there is no such directory.
 std::vector<StepFile> list_step_files(const std::filesystem::path& directory);

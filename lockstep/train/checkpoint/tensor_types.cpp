@@ -56,8 +56,9 @@ std::string_view dtype_name(at::ScalarType type) {
 std::string stored_type(const std::string& tensor_name, const at::Tensor& tensor) {
   const std::string name(dtype_name(tensor.scalar_type()));
   if (safetensors_element_size(name) == 0) {
-    throw Error(ErrorKind::invalid_argument, fmt::format("checkpoint: tensor '{}' has the type {}, which is not stored",
-                                                         tensor_name, c10::toString(tensor.scalar_type())));
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("checkpoint: tensor '{}' has the type {}, which cannot be stored", tensor_name,
+                            c10::toString(tensor.scalar_type())));
   }
   return name;
 }
@@ -69,11 +70,11 @@ void require_dense(const std::string& name, const at::Tensor& tensor) {
     throw Error(ErrorKind::invalid_argument, fmt::format("checkpoint: tensor '{}' is undefined", name));
   }
   if (tensor.layout() != at::kStrided) {
-    throw Error(ErrorKind::invalid_argument, fmt::format("checkpoint: tensor '{}' is not a dense one", name));
+    throw Error(ErrorKind::invalid_argument, fmt::format("checkpoint: tensor '{}' is not dense", name));
   }
   if (tensor.is_meta()) {
     throw Error(ErrorKind::invalid_argument,
-                fmt::format("checkpoint: tensor '{}' is on the meta device and has no elements", name));
+                fmt::format("checkpoint: tensor '{}' is on the meta device and has no data", name));
   }
 }
 
@@ -102,7 +103,7 @@ at::Tensor new_tensor(const std::string& file, const std::string& name, std::str
     return at::empty(shape, at::TensorOptions().dtype(scalar_type).device(at::kCPU));
   } catch (const c10::Error& error) {
     throw Error(ErrorKind::invalid_argument,
-                fmt::format("{}: no memory for tensor '{}': {}", file, name, error.what_without_backtrace()));
+                fmt::format("{}: not enough memory for tensor '{}': {}", file, name, error.what_without_backtrace()));
   }
 }
 

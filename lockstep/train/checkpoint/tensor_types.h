@@ -24,7 +24,7 @@ std::string stored_type(const std::string& tensor_name, const at::Tensor& tensor
 // first tensor that cannot be stored.
 void require_storable(const std::map<std::string, at::Tensor>& tensors);
 
-// A dense tensor on the CPU, without gaps, whose elements mean what they are. Copies only if it must.
+// A dense, contiguous tensor on the CPU without lazy conj or neg. Copies only if it must.
 at::Tensor plain_copy(const std::string& name, const at::Tensor& tensor);
 
 // REQUIRES: `dtype` is one of kTorchTypes. `file` is for the error if there is no memory.
@@ -35,8 +35,8 @@ at::Tensor new_tensor(const std::string& file, const std::string& name, std::str
 ByteSpan bytes_of(const at::Tensor& tensor);
 MutableByteSpan mutable_bytes_of(const at::Tensor& tensor);
 
-// Error{invalid_argument} if tensors of so many bytes do not fit into the machine: a file can be larger than what it
-// takes of a disk.
+// Error{invalid_argument} if tensors of this many bytes do not fit into memory: a sparse file can be larger than the
+// disk space that it takes.
 void check_memory(const std::string& file, std::uint64_t bytes);
 
 }  // namespace lockstep::internal

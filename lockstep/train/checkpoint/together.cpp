@@ -15,7 +15,7 @@
 namespace lockstep::internal {
 namespace {
 
-// A kind of error and its text, or kFine and what an action gives.
+// A kind of error and its text, or kFine and the result of an action.
 using Told = std::pair<int, std::string>;
 constexpr int kFine = -1;
 

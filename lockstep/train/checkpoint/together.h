@@ -1,7 +1,7 @@
-// Steps that all ranks of a group take, and that may fail on any of them. A rank that leaves alone lets the others wait
-// for a timeout; here its error becomes the error of all, the same kind and text on each.
-// action -> what it gives, or an Error -> all ranks. Collective and blocking, but for error_in(); the errors of
-// ProcessGroup's calls come on top.
+// Steps that all ranks of a group take, and that may fail on any of them. If one rank left alone, the others would wait
+// for a timeout; here its error is thrown on all ranks, with the same kind and text.
+// action -> its result, or an Error -> all ranks. Collective and blocking, except error_in(); the errors of
+// ProcessGroup's calls are possible too.
 #pragma once
 
 #include <functional>
@@ -15,8 +15,8 @@
 
 namespace lockstep::internal {
 
-// What an action throws, as an Error, whatever it is. A lack of memory and what the operating system refuses are
-// internal; anything else comes from the program's own objects, and is invalid_argument. Nothing if it returns.
+// Any exception of an action, as an Error. Lack of memory and failures of the operating system are internal; others
+// come from the program's own objects, and are invalid_argument. Empty if the action returns.
 std::optional<Error> error_in(const std::function<void()>& action);
 
 // Throws on all ranks if any has failed: "rank 2: <text>", of the first that has. Without the rank if all say the same.

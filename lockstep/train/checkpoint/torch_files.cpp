@@ -52,8 +52,8 @@ void add_file(Checkpoint& checkpoint, const TorchFile& file, const std::string& 
   }
 }
 
-// The same for tied tensors: of one memory, and laid out alike. `plain` is what is written of the tensor, and keeps its
-// memory; a copy has one of its own.
+// The same for tied tensors: of one memory, and with the same layout. `plain` is the tensor as it is written, which
+// keeps its memory, or a copy with its own.
 std::string memory_of(const at::Tensor& tensor, const at::Tensor& plain) {
   if (!tensor.has_storage() || tensor.numel() == 0 || !plain.is_alias_of(tensor)) return "";
   return fmt::format("{} {} {} [{}] [{}]", fmt::ptr(tensor.storage().unsafeGetStorageImpl()), tensor.storage_offset(),
@@ -61,13 +61,13 @@ std::string memory_of(const at::Tensor& tensor, const at::Tensor& plain) {
                      fmt::join(tensor.strides(), ","));
 }
 
-// Error{invalid_argument} names what is not a device.
+// Error{invalid_argument} names an invalid device.
 at::Device device_of(const std::string& name) {
   try {
     return at::Device(name);
   } catch (const c10::Error& error) {
     throw Error(ErrorKind::invalid_argument,
-                fmt::format("a DeviceMap has the device '{}': {}", name, error.what_without_backtrace()));
+                fmt::format("a DeviceMap has the invalid device '{}': {}", name, error.what_without_backtrace()));
   }
 }
 
@@ -96,7 +96,7 @@ TorchValue internal::torch_value(const std::string& name, const at::Tensor& tens
   const std::string dtype(dtype_name(plain.scalar_type()));
   if (dtype.empty()) {
     throw Error(ErrorKind::invalid_argument,
-                fmt::format("saving for PyTorch: tensor '{}' has the type {}, which is not stored", name,
+                fmt::format("saving for PyTorch: tensor '{}' has the type {}, which cannot be stored", name,
                             c10::toString(plain.scalar_type())));
   }
   TorchTensorSource source{

@@ -33,7 +33,7 @@ std::optional<double> number_value(const TorchFile& file, const PickleValue& val
   return read_tensor(file, "", saved).item<double>();
 }
 
-// Sets options to what the file says.
+// Sets options to the file's values.
 struct OptionReader {
   const TorchFile& file;
   const PickleValue& options;
@@ -46,8 +46,8 @@ struct OptionReader {
     if (!value) {
       problems += fmt::format("\n  missing in the checkpoint: {}.{}", where, name);
     } else if (!set(option, *value)) {
-      problems += fmt::format("\n  different: {}.{} is {} in the checkpoint, which the optimizer does not take", where,
-                              name, to_string(value->kind()));
+      problems += fmt::format("\n  different: {}.{} is {} in the checkpoint, which the optimizer does not accept",
+                              where, name, to_string(value->kind()));
     }
   }
 
@@ -85,7 +85,7 @@ bool is_true(const PickleValue& options, const char* name) {
   return value && value->is(PickleKind::boolean) && value->boolean();
 }
 
-// Whether the options of a group are those of a kind of optimizer. Old files do not tell AdamW from Adam.
+// Whether the options of a group are those of a kind of optimizer. Old files do not distinguish AdamW from Adam.
 template <class Kind>
 bool is_of(const PickleValue& group) {
   bool has_all = true;
@@ -95,7 +95,7 @@ bool is_of(const PickleValue& group) {
   return has_all && is_true(group, "decoupled_weight_decay") == std::is_same_v<Kind, AdamWKind>;
 }
 
-// What optimizer the options of a group may be of, in words.
+// The kinds of optimizers that have the options of a group, in words.
 std::string kinds_of(const PickleValue& group) {
   std::vector<std::string> names;
   for_each_kind([&]<class Kind>(Kind) {
@@ -165,9 +165,9 @@ void TorchOptimizerReader::throw_problems() const {
 template <class Kind>
 void TorchOptimizerReader::require_kind(const PickleValue& group) const {
   if (is_of<Kind>(group)) return;
-  throw Error(ErrorKind::invalid_argument, fmt::format("{}: the state dict is that of an optimizer of {}; this one, "
-                                                       "which is unchanged, is {}",
-                                                       file_.name(), kinds_of(group), Kind::kName));
+  throw Error(ErrorKind::invalid_argument,
+              fmt::format("{}: the state dict is for {}; this optimizer, which is unchanged, is {}", file_.name(),
+                          kinds_of(group), Kind::kName));
 }
 
 template <class Kind>
@@ -180,11 +180,12 @@ void TorchOptimizerReader::read_groups() {
     const std::string where = fmt::format("{}param_groups.{}", prefix_, i);
     std::shared_ptr<torch::optim::OptimizerOptions> options = own[i].options().clone();
     Kind::each_option(dynamic_cast<typename Kind::Options&>(*options), OptionReader{file_, group, where, problems_});
-    if (is_true(group, "maximize")) problem(where + ".maximize is True in the checkpoint, which libtorch does not do");
+    if (is_true(group, "maximize"))
+      problem(where + ".maximize is True in the checkpoint, which libtorch does not support");
     if (const auto* lbfgs = dynamic_cast<const torch::optim::LBFGSOptions*>(options.get());
         lbfgs != nullptr && (lbfgs->history_size() < 1 || lbfgs->history_size() > kLongestHistory)) {
-      problem(fmt::format("{}.history_size is {} in the checkpoint, not from 1 to {}", where, lbfgs->history_size(),
-                          kLongestHistory));
+      problem(fmt::format("{}.history_size is {} in the checkpoint; it must be from 1 to {}", where,
+                          lbfgs->history_size(), kLongestHistory));
     }
     checkpoint_.tensors.emplace(fmt::format("{}state.group.{}.lr", prefix_, i),
                                 at::full({}, options->get_lr(), at::kDouble));
@@ -269,7 +270,7 @@ at::Tensor TorchOptimizerReader::value_of(const PickleValue& value, const std::s
                         number ? fmt::format("{}", *number) : std::string(to_string(value.kind())),
                         !is_number            ? "a tensor"
                         : type == at::kDouble ? "a number"
-                                              : "a whole number"));
+                                              : "an integer"));
     return {};
   }
   if (is_number) return at::full({}, *number, type);

@@ -50,7 +50,7 @@ class TorchOptimizerReader {
   Checkpoint checkpoint_;
   OptionsByGroup options_;
   std::vector<at::Tensor> parameters_;
-  std::map<std::string, std::size_t> numbers_;  // of the parameters, by what the file calls them
+  std::map<std::string, std::size_t> numbers_;  // of the parameters, by their names in the file
   std::uint64_t bytes_ = 0;
   std::string problems_;
 };

@@ -121,8 +121,8 @@ TorchValue state_dict_with(const Optimizer& optimizer) {
 void require_whole(const Optimizer& optimizer) {
   if (dynamic_cast<const PartedOptimizer*>(&optimizer) == nullptr) return;
   throw Error(ErrorKind::invalid_argument,
-              "a PyTorch state dict of a sharded optimizer: its state is spread over the ranks; use a plain optimizer "
-              "of the same kind, see checkpoint/torch_optimizer_state.h");
+              "a PyTorch state dict needs a plain optimizer: the state of a sharded one is spread over the ranks; use "
+              "a plain one of the same kind, see checkpoint/torch_optimizer_state.h");
 }
 
 // The entry `key` of a dict or list, or within its entries.
@@ -158,8 +158,8 @@ PickleValue state_dict_in(const TorchFile& file, std::string_view key) {
   }
   if (entry->is(PickleKind::dict) && entry->find("state") && entry->find("param_groups")) return *entry;
   throw Error(ErrorKind::invalid_argument,
-              fmt::format("{}: {} is not the state dict of an optimizer in Python, with 'state' and 'param_groups': "
-                          "it {}; give the key of the entry that is",
+              fmt::format("{}: {} is not the state dict of an optimizer in Python, which has 'state' and "
+                          "'param_groups': it {}; give the key of the entry that is one",
                           file.name(), key.empty() ? "it" : fmt::format("'{}'", key), keys_of(*entry)));
 }
 

@@ -4,8 +4,8 @@
 //                                                {"optimizer", torch_state_dict(optimizer)},
 //                                                {"epoch", {std::int64_t{3}}}}});
 //   load_torch_optimizer("run.pt", optimizer, "optimizer");
-// Kinds as in optimizer_state.h. A sharded optimizer goes by a plain one: load_optimizer(sharded.state_dict(), plain)
-// or, the other way, add_optimizer(checkpoint, plain) and sharded.load_state_dict(checkpoint).
+// Kinds as in optimizer_state.h. A sharded optimizer needs a plain one: load_optimizer(sharded.state_dict(), plain) or,
+// in reverse, add_optimizer(checkpoint, plain) and sharded.load_state_dict(checkpoint).
 #pragma once
 
 #include <filesystem>
@@ -19,16 +19,16 @@ class Optimizer;
 
 namespace lockstep {
 
-// All that state_dict() has in Python, with Python's defaults for the options that libtorch lacks. It refers to the
-// optimizer's own memory: write it before training goes on. Error{invalid_argument}: another kind of optimizer.
+// All that state_dict() has in Python, with Python's defaults for options that libtorch lacks. It refers to the
+// optimizer's memory: write it before training continues. Error{invalid_argument}: another kind of optimizer.
 TorchValue torch_state_dict(const torch::optim::Optimizer& optimizer);
 
-// As load_state_dict() does it in Python: all options become those of the file, the learning rate among them, and
-// tensors take the parameters' type and device. `key`: of the entry that holds the state dict, of one within another
-// joined by '.'; empty: all of the file.
-// Blocks for disk I/O. Error{invalid_argument}, with all differences listed, and nothing has changed: no such entry;
-// the state of another kind of optimizer; other groups, parameters or shapes; options that libtorch does not have, such
-// as maximize. Otherwise errors are those of TorchFile.
+// Like load_state_dict() in Python: all options, including the learning rate, become those of the file, and tensors
+// take the parameters' type and device. `key`: of the entry that holds the state dict, with nested keys joined by '.';
+// empty: the whole file.
+// Blocks for disk I/O. Error{invalid_argument}, with all differences listed and nothing changed: no such entry; the
+// state of another kind of optimizer; other groups, parameters or shapes; options that libtorch lacks, such as
+// maximize. Otherwise errors are those of TorchFile.
 void load_torch_optimizer(const std::filesystem::path& path, torch::optim::Optimizer& optimizer,
                           std::string_view key = {});
 

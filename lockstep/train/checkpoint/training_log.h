@@ -1,6 +1,6 @@
-// The TrainingLog of a run: metrics.jsonl in its directory, and what ranks tell each other of their steps.
-// TrainingRun -> TrainingLog -> run_log.h -> file. All ranks have one and call it alike; rank 0 writes. Belongs to one
-// thread. Error{invalid_argument} on rank 0 with the path if the file cannot be written.
+// The TrainingLog of a run: metrics.jsonl in its directory, and the step times that ranks exchange. TrainingRun ->
+// TrainingLog -> run_log.h -> file. All ranks have one and make the same calls; rank 0 writes. For one thread.
+// Error{invalid_argument} on rank 0 with the path if the file cannot be written.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ class TrainingLog {
   // By rank, for warnings.
   void set_hosts(std::vector<std::string> hosts) { hosts_ = std::move(hosts); }
 
-  // Writes what run this is, the first time: one that goes on after this many steps, or begins. add_line() does it too.
+  // Writes the run's first line, once: it resumes after this many steps, or begins. add_line() does it too.
   void begin(std::int64_t step);
   void add_line(std::int64_t step, const std::string& line);
   // A step is over, or a checkpoint follows, after this many steps in all. Now and then a collective; see StepReports.

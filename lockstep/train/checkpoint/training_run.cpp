@@ -74,15 +74,15 @@ std::string begin_in(const std::filesystem::path& directory) {
   return files.empty() ? "" : files.front().path.filename().string();
 }
 
-// All ranks look at it, not only the one that writes, so that all refuse what cannot be kept.
+// All ranks check it, not only the one that writes, so that all refuse state that cannot be stored.
 void add_kept_optimizer(Checkpoint& checkpoint, const torch::optim::Optimizer& optimizer) {
   require_equal_parameters(optimizer);
   try {
     add_optimizer(checkpoint, optimizer);
   } catch (const Error& error) {
-    throw Error(error.kind(), std::string("TrainingRun cannot keep this optimizer: ") + error.what() +
-                                  ". What a ZeroRedundancyOptimizer's state_dict() returns can be kept by "
-                                  "save_checkpoint()");
+    throw Error(error.kind(),
+                std::string("TrainingRun cannot store this optimizer: ") + error.what() +
+                    ". The state_dict() of a ZeroRedundancyOptimizer can be stored with save_checkpoint()");
   }
 }
 
@@ -95,7 +95,7 @@ std::optional<Error> why_not_storable(const torch::nn::Module& module, const tor
     require_storable(checkpoint.tensors);
     return std::nullopt;
   } catch (const Error& error) {
-    return Error(error.kind(), std::string("what is trained here could not be saved: ") + error.what());
+    return Error(error.kind(), std::string("this model or optimizer cannot be saved: ") + error.what());
   }
 }
 
@@ -103,7 +103,7 @@ std::optional<Error> why_not_storable(const torch::nn::Module& module, const tor
 
 TrainingRun::TrainingRun(ProcessGroup group, TrainingRunOptions options)
     : group_(std::move(group)), options_(std::move(options)), log_(group_, options_.directory / "metrics.jsonl") {
-  std::vector<std::string> choices = gather_together(group_, "a run begins", [&] {
+  std::vector<std::string> choices = gather_together(group_, "start of a run", [&] {
     check_choices(options_.choices);
     return host_name() + '\n' + text_of(options_.choices);
   });
@@ -131,7 +131,7 @@ void TrainingRun::start_anew() {
 void TrainingRun::require_directory() const {
   if (earlier_ != Earlier::to_refuse) return;
   refuse_run("the directory " + options_.directory.string() + " has checkpoints of an earlier run, the newest " +
-             earlier_file_ + "; call resume() to go on with it, start_anew() to replace it, or name another directory");
+             earlier_file_ + "; call resume() to continue it, start_anew() to replace it, or name another directory");
 }
 
 // Whether it is time to save.
@@ -159,9 +159,9 @@ void TrainingRun::compare_steps(double before, std::int64_t samples) const {
   group_.all_reduce(samples, ReduceOp::sum, {.name = "samples of the first step"});
   if (static_cast<double>(samples) == before || group_.rank() != 0) return;
   log_warning(
-      fmt::format("a run that was in the middle of an epoch goes on with another number of ranks: a step had {:.0f} "
-                  "samples and has {} now, so some samples of this epoch may come twice or never; choose the samples "
-                  "of a step over all ranks (BatchSize::global), or resume from between two epochs",
+      fmt::format("a run resumes in the middle of an epoch with another number of ranks: a step had {:.0f} samples and "
+                  "now has {}, so some samples of this epoch may be used twice or not at all; set the samples of a "
+                  "step over all ranks (BatchSize::global), or resume from a checkpoint between two epochs",
                   before, samples));
 }
 
@@ -191,7 +191,7 @@ void TrainingRun::save_parts(const torch::nn::Module& module, DdpBase& ddp, cons
   require_directory();
   log_.flush(position.step, ddp);
   Checkpoint checkpoint;
-  act_together(group_, "a run that is saved", [&] { add_kept_optimizer(checkpoint, optimizer); });
+  act_together(group_, "run to save", [&] { add_kept_optimizer(checkpoint, optimizer); });
   ddp.compare_parameters(group_);
   if (!ddp.has_buffers_of_rank_0()) ddp.sync_buffers();  // after a join
   const LockstepState mode = lockstep_state_of(ddp);
@@ -229,9 +229,9 @@ void TrainingRun::save_parts(const torch::nn::Module& module, DdpBase& ddp, cons
 void TrainingRun::resume_parts(torch::nn::Module& module, DdpBase& ddp, torch::optim::Optimizer& optimizer) {
   Checkpoint checkpoint = newest_checkpoint(group_, options_.directory);
   Resumption resumption;
-  act_together(group_, "a run that is resumed",
+  act_together(group_, "run to resume",
                [&] { resumption = checked_resumption(checkpoint, options_, group_, module, ddp, optimizer); });
-  act_together(group_, "a run that goes on", [&] {
+  act_together(group_, "resumed run", [&] {
     resumption.load_module();
     resumption.load_optimizer();
     set_random_state(resumption.random);

@@ -1,17 +1,17 @@
-// TrainingRun keeps a whole training on disk: model, optimizer, random numbers, where it stands, and what must not
-// change between a run and its continuation. One file a time, step-0000000400.safetensors, in one directory; a run that
-// was killed goes on from the newest whole one, with the same bits at the same number of ranks; in lockstep mode at
-// any. Every rank goes on with its own random numbers; with as many ranks as before the same, otherwise new ones that
-// follow from the stored states and the rank (random_state.h). In lockstep mode random numbers belong to shards, and
-// what ranks draw between the steps goes on from rank 0's.
-// What is not kept: what a communication hook remembers (PowerSgd::state()), and what ranks have apart from each other:
+// TrainingRun stores a whole training on disk: model, optimizer, random numbers, position, and settings that must not
+// change when a run is resumed. Each save is one file, step-0000000400.safetensors, in one directory; a killed run
+// resumes from the newest undamaged one, with the same bits at the same number of ranks; in lockstep mode at any. Every
+// rank continues with its own random numbers; with as many ranks as before the same, otherwise new ones derived from
+// the stored states and the rank (random_state.h). In lockstep mode random numbers belong to shards, and numbers that
+// ranks draw between steps continue from rank 0's state.
+// Not stored: the state of a communication hook (PowerSgd::state()), and state that differs between ranks:
 // DdpOptions::ignored parameters and, without forward_sync_buffers, buffers are rank 0's afterwards.
 //   lockstep::TrainingRun run(world, {.directory = "out", .choices = {{"batch_size", "128"}}});
 //   if (resume) run.resume(ddp, optimizer); else run.start_anew();
 //   sampler.set_epoch(run.position.epoch); for (... : loader(train, sampler, {.first_batch = run.position.batch})) {
 //     ... one step; run.add_step(loss, samples, ddp, optimizer); }  run.position.begin_next_epoch(); run.save(...);
-// Its log, metrics.jsonl, also tells what ranks spend their steps on; a rank that holds up the others is warned of.
-// All ranks call the same functions; rank 0 writes. Errors as of checkpoint.h and of ProcessGroup's calls.
+// Its log, metrics.jsonl, also shows how ranks spend their steps; a rank that delays the others causes a warning. All
+// ranks call the same functions; rank 0 writes. Errors as of checkpoint.h and of ProcessGroup's calls.
 #pragma once
 
 #include <cstdint>
@@ -35,10 +35,10 @@ namespace lockstep {
 
 struct TrainingRunOptions {
   std::filesystem::path directory;
-  // What a continuation must have the same, by any names: Error{invalid_argument} that shows both. The file's metadata
-  // has them with "choice." in front.
+  // Settings that a resumed run must share, under any names: otherwise Error{invalid_argument} shows both values. The
+  // file's metadata has them with the prefix "choice.".
   std::map<std::string, std::string> choices = {};
-  // The values of choices that a checkpoint does not tell, since it is of an older program.
+  // The values of choices that a checkpoint of an older program does not record.
   std::map<std::string, std::string> untold = {};
   int keep_last = 3;       // files; 0 keeps all
   std::int64_t every = 0;  // steps after which add_step() saves; 0: never
@@ -49,7 +49,7 @@ struct TrainingPosition {
   std::int64_t step = 0;
   int epoch = 0;
   std::int64_t batch = 0;
-  // Of this rank's samples in the epoch so far. A checkpoint has the sums over all ranks, which rank 0 has after
+  // Over this rank's samples in the epoch so far. A checkpoint has the sums over all ranks, which rank 0 gets from
   // resume().
   double loss_sum = 0;
   std::int64_t samples = 0;
@@ -60,17 +60,17 @@ struct TrainingPosition {
 
 class TrainingRun {
  public:
-  // Rank 0 makes the directory, before any work is done that could not be kept. Collective. Error{invalid_argument} on
-  // all ranks if it cannot be written, or choices differ among ranks or cannot be stored: control characters in names,
-  // text that is not UTF-8.
+  // Rank 0 creates the directory, before any training that could not be saved. Collective. Error{invalid_argument} on
+  // all ranks if it cannot be written, or choices differ between ranks or cannot be stored: control characters in
+  // names, text that is not UTF-8.
   TrainingRun(ProcessGroup group, TrainingRunOptions options);
 
   TrainingPosition position;
 
-  // A step over so many samples of this rank (0 if repeated in join()) is done. Saves if due. Ranks may compare times.
+  // Records a step over `samples` of this rank (0 if repeated in join()). Saves if due. Ranks may compare times.
   // Error{invalid_argument} on all ranks from the first step on (if `every` is 0 a warning), from save() and resume():
-  // tensors that no file holds, an optimizer that optimizer_state.h does not store or that leaves ranks with different
-  // parameters (ZeroRedundancyOptimizer, PostLocalSgdOptimizer). From the first step on: the directory has those of an
+  // tensors that cannot be stored, an optimizer that optimizer_state.h lacks or that leaves ranks with different
+  // parameters (ZeroRedundancyOptimizer, PostLocalSgdOptimizer). From the first step on: the directory has files of an
   // earlier run, and neither resume() nor start_anew() was called. Error{desync} when it saves: parameters differ.
   template <class Module>
   void add_step(double mean_loss, std::int64_t samples, DistributedDataParallel<Module>& ddp,
@@ -81,29 +81,29 @@ class TrainingRun {
   void save(DistributedDataParallel<Module>& ddp, const torch::optim::Optimizer& optimizer) {
     save_parts(*ddp.module(), ddp, optimizer);
   }
-  // From the newest undamaged checkpoint that rank 0 finds. Error{invalid_argument}: there is none, or it is of another
-  // run, on any rank; then nothing has changed on any. In lockstep mode a warning says what will make other bits than
-  // before. With another number of ranks in the middle of an epoch a step has to have as many samples as before, over
-  // all ranks (BatchSize::global); the first step says in a warning if it has not.
+  // Loads the newest undamaged checkpoint that rank 0 finds. Error{invalid_argument}: there is none, or it is of
+  // another run, on any rank; then nothing has changed on any. In lockstep mode a warning says why bits will differ
+  // from before. With another number of ranks in the middle of an epoch, a step must have as many samples over all
+  // ranks as before (BatchSize::global); otherwise the first step logs a warning.
   template <class Module>
   const TrainingPosition& resume(DistributedDataParallel<Module>& ddp, torch::optim::Optimizer& optimizer) {
     resume_parts(*ddp.module(), ddp, optimizer);
     return position;
   }
-  // The same; where no run has saved yet, this one begins. For programs that are started again by themselves.
+  // The same, or begins a run if none has been saved yet. For programs that are restarted automatically.
   template <class Module>
   const TrainingPosition& resume_if_any(DistributedDataParallel<Module>& ddp, torch::optim::Optimizer& optimizer) {
     return earlier_file_.empty() ? position : resume(ddp, optimizer);
   }
-  // For a directory that has the checkpoints of an earlier run: this run's first one replaces them.
+  // For a directory with checkpoints of an earlier run: this run's first checkpoint replaces them.
   void start_anew();
   // Of the epoch so far, over all ranks. Collective.
   double mean_loss() const;
   // Rank 0 adds a line of JSON to metrics.jsonl in the directory: "epoch", these names and numbers, "world_size".
   void log_metrics(std::initializer_list<std::pair<std::string_view, double>> metrics);
-  // What ranks spent their steps on lately, the same on all; nothing for the first 20.
+  // How ranks spent their latest steps, the same on all ranks; empty for the first 20 steps.
   const std::optional<StepReport>& step_report() const { return log_.step_report(); }
-  // "  rank 2 is late by 12.3 ms (data)", for a line of progress; empty if no rank holds up the others.
+  // "  rank 2 is late by 12.3 ms (data)", for a progress line; empty if no rank delays the others.
   std::string straggler_text() const { return log_.straggler_text(); }
   std::filesystem::path path() const;  // of the checkpoint at `position`
 
@@ -123,8 +123,8 @@ class TrainingRun {
   Earlier earlier_ = Earlier::nothing;
   std::string earlier_file_;  // the newest of those that it had at the beginning; the same on all ranks
   internal::TrainingLog log_;
-  bool is_compared_ = false;   // with what can be stored
-  double samples_a_step_ = 0;  // before a resume with other ranks, to be compared with the first step; 0: nothing to do
+  bool is_compared_ = false;   // model and optimizer, with the types that can be stored
+  double samples_a_step_ = 0;  // before a resume with other ranks, compared with the first step; 0: none
 };
 
 }  // namespace lockstep

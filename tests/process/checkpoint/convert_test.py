@@ -122,8 +122,8 @@ class ConvertTest(ToolTest):
     def test_the_name_says_what_it_becomes(self):
         path = write_set(self.sets, 400)
         for out in ("model.bin", "step-400", "step-0000000400x"):
-            self.assertIn("its name does not say", run("convert", path, self.path(out), expected=1))
-        self.assertIn("its name does not say", run("convert", path, self.path("x"), "--to", "set", expected=1))
+            self.assertIn("its name does not show whether", run("convert", path, self.path(out), expected=1))
+        self.assertIn("its name does not show whether", run("convert", path, self.path("x"), "--to", "set", expected=1))
         run("convert", path, self.path("model.bin"), "--to", "file")
         run("verify", self.path("model.bin"))
         run("convert", path, self.path("x/step-0000000007"))

@@ -54,7 +54,8 @@ class DiffTest(ToolTest):
     def test_a_tolerance_is_a_number_of_at_least_zero(self):
         one, two = write_set(self.sets, 1, 1), write_set(self.sets, 2, 4)
         for bad in ("nan", "NaN", "-nan", "-1", "-1e-9", "-inf", "1e-3x", "many"):
-            self.assertRegex(run("diff", one, two, f"--tolerance={bad}", expected=2), r"--tolerance: '.*' is no number")
+            self.assertRegex(run("diff", one, two, f"--tolerance={bad}", expected=2),
+                             r"--tolerance: '.*' is not a number")
         run("diff", one, two, "--tolerance", 0, expected=1)
         run("diff", one, two, "--tolerance", "inf")
 

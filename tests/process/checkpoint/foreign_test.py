@@ -149,7 +149,7 @@ class TorchTest(ToolTest):
     def test_a_tensor_for_which_there_is_no_memory_now_is_named(self):
         if SANITIZED:
             self.skipTest("a sanitizer's memory is not limited")
-        self.assertIn("tensor 'large' takes 167772160 bytes, and there is not as much memory now",
+        self.assertIn("tensor 'large' takes 167772160 bytes, and not enough memory is free",
                       run("verify", self.model("large"), expected=1, **limited_memory(96)))
 
     def test_a_large_tensor_that_is_transposed_takes_little_memory(self):
@@ -181,8 +181,8 @@ class TorchTest(ToolTest):
             run("diff", out, self.path("step-0000000009"))
 
     def test_a_file_with_nothing_to_be_had_and_names_of_two_lines_are_refused_by_name(self):
-        self.assertIn("'argparse.Namespace' is all that it has", run("show", self.model("nothing.model"), expected=1))
-        self.assertIn("control characters in it, here as '?': 'two?lines'",
+        self.assertIn("the file holds only 'argparse.Namespace'", run("show", self.model("nothing.model"), expected=1))
+        self.assertIn("control characters, shown as '?': 'two?lines'",
                       run("convert", self.model("lines.model"), self.path("lines.safetensors"), expected=1))
 
     def test_a_pickle_that_would_run_something_is_refused(self):

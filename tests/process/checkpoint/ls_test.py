@@ -22,7 +22,7 @@ class ListTest(ToolTest):
                           "step-0000000100", "best.safetensors"])
         self.assertRegex(lines[1], r" 300 set +\d[\d.]* (B|KiB) +\S+ +2 +3 +loss=0.3$")
         self.assertRegex(lines[2], r" 250 file ")
-        self.assertRegex(lines[3], r"DAMAGED: .*part-00001-of-00002.safetensors.*it has 9 bytes, \d+ were expected")
+        self.assertRegex(lines[3], r"DAMAGED: .*part-00001-of-00002.safetensors.*it has 9 bytes, expected \d+")
         self.assertRegex(lines[4], r"DAMAGED: .*manifest.json.*XXH3-128 expected")
         found = json.loads(run("ls", self.sets, "--json"))
         self.assertEqual([each["step"] for each in found["checkpoints"]], [300, 250, 200, 100, 300])

@@ -132,13 +132,13 @@ class RestartTest(LauncherTest):
                              [(0, how) for how in ended])
             code, how, said = self.trace(state)  # of the newest job
             self.assertEqual((code, how), (0, ended[0]), said)
-            self.assertIn(f"lockstep: these are the recordings in {job}\n", said)
-            self.assertIn("this is attempt 0; later ones have left recordings, too: 1, 2; see the last one with "
+            self.assertIn(f"lockstep: showing the recordings in {job}\n", said)
+            self.assertIn("this is attempt 0; later attempts also left recordings: 1, 2; show the last one with "
                           f"lockstep trace --flight {job}/attempt_2\n", said)
             shutil.rmtree(job)
             code, _, said = self.trace(state)
             self.assertEqual(code, 1)
-            self.assertIn(f"no job of this user has left flight recordings in '{state}/lockstep/flight'", said)
+            self.assertIn(f"no job of this user left flight recordings in '{state}/lockstep/flight'", said)
 
     def test_a_thousand_restarts_in_a_row(self):
         restarts = os.environ.get("LOCKSTEP_TEST_RESTARTS", "1000")

@@ -188,14 +188,14 @@ class OutputTest(ReportTest):
         os.mkdir(empty)
         metrics = self.path("run", "metrics.jsonl")
         before = self.read("run", "metrics.jsonl")
-        for words, text in (((self.path("none"), "--out", out), "there is no run " + self.path("none")),
+        for words, text in (((self.path("none"), "--out", out), "cannot find the run " + self.path("none")),
                             ((self.run_folder, empty, "--out", out), f"{empty} is not a run: it has no metrics.jsonl"),
                             ((metrics, "--out", out), "name the directory that has its metrics.jsonl"),
                             ((self.run_folder, self.run_folder + "/.", "--out", out), "is named twice"),
                             ((self.run_folder, "--out", self.path("none", "x.html")), "does not exist"),
                             ((self.run_folder, "--out", metrics + "/x.html"), metrics),
                             ((self.run_folder, "--out", empty), f"{empty} is a directory; name a file"),
-                            ((self.run_folder, "--csv", metrics), "is what a run has written"),
+                            ((self.run_folder, "--csv", metrics), "is the record of a run"),
                             ((self.run_folder, "--tensorboard", metrics), metrics)):
             done = report(*words, expected=1)
             self.assertTrue(done.stderr.startswith("lockstep: "), done.stderr)

@@ -164,50 +164,49 @@ TEST_CASE("every truncation of a manifest is found, and what comes behind it") {
 TEST_CASE("members that are unknown, missing or there twice are refused by name") {
   CHECK_ERROR(error_with("\"step\":400", "\"step\":400,\"more\":1"), ErrorKind::corrupt_data, "unknown member 'more'");
   CHECK_ERROR(error_with("\"step\":400,", ""), ErrorKind::corrupt_data, "has no 'step'");
-  CHECK_ERROR(error_with("\"step\":400", "\"step\":400,\"step\":400"), ErrorKind::corrupt_data,
-              "'step' is there twice");
+  CHECK_ERROR(error_with("\"step\":400", "\"step\":400,\"step\":400"), ErrorKind::corrupt_data, "'step' appears twice");
   CHECK_ERROR(error_with("\"host\":\"h\",", ""), ErrorKind::corrupt_data, "a file has no 'host'");
   CHECK_ERROR(error_with("\"host\":\"h\"", "\"host\":\"h\",\"x\":1"), ErrorKind::corrupt_data, "unknown member 'x'");
   CHECK_ERROR(error_with("\"rows\":[0,3],", ""), ErrorKind::corrupt_data, "tensor 'w': a piece has no 'rows'");
   CHECK_ERROR(error_with("\"dtype\":\"F32\"", "\"dtype\":\"F32\",\"y\":{}"), ErrorKind::corrupt_data, "member 'y'");
-  CHECK_ERROR(error_with("\"w\":{", "\"w\":{\"dtype\":\"F32\","), ErrorKind::corrupt_data, "'dtype' is there twice");
+  CHECK_ERROR(error_with("\"w\":{", "\"w\":{\"dtype\":\"F32\","), ErrorKind::corrupt_data, "'dtype' appears twice");
 }
 
 TEST_CASE("wrong types are refused, and numbers that are not possible") {
   const std::vector<std::array<std::string, 3>> cases = {
       {"\"step\":400", "\"step\":-1", "the step is -1"},
-      {"\"step\":400", "\"step\":4.0", "the step is not a whole number"},
+      {"\"step\":400", "\"step\":4.0", "the step is not an integer"},
       {"\"step\":400", "\"step\":9223372036854775808", "the step is 9223372036854775808"},
-      {"\"step\":400", "\"step\":\"400\"", "the step is not a whole number"},
-      {"\"world_size\":2", "\"world_size\":0", "the world size is 0, only 1 to"},
+      {"\"step\":400", "\"step\":\"400\"", "the step is not an integer"},
+      {"\"world_size\":2", "\"world_size\":0", "the world size is 0; it must be from 1 to"},
       {"\"world_size\":2", "\"world_size\":1048577", "the world size is 1048577"},
-      {"\"rank\":1", "\"rank\":2", "a file's rank is 2, only 0 to 1"},
+      {"\"rank\":1", "\"rank\":2", "a file's rank is 2; it must be from 0 to 1"},
       {"\"bytes\":100", "\"bytes\":-100", "a file's size is -100"},
-      {"\"bytes\":100", "\"bytes\":null", "a file's size is not a whole number"},
+      {"\"bytes\":100", "\"bytes\":null", "a file's size is not an integer"},
       {"\"files\":[", "\"files\":{\"a\":[", ""},
-      {"\"a\":\"b\"", "\"a\":7", "metadata is not a text"},
+      {"\"a\":\"b\"", "\"a\":7", "metadata is not a string"},
       {"\"loss\":0.5", "\"loss\":\"low\"", "metric 'loss' is not a number"},
       {"\"loss\":0.5", "\"loss\":1e999", "not JSON"},
       {"\"dtype\":\"F32\"", "\"dtype\":\"F31\"", "unknown type 'F31'"},
-      {"\"dtype\":\"F32\"", "\"dtype\":32", "dtype is not a text"},
+      {"\"dtype\":\"F32\"", "\"dtype\":32", "dtype is not a string"},
       {"\"shape\":[4,2]", "\"shape\":8", "shape is not a list"},
       {"\"shape\":[4,2]", "\"shape\":[4,-2]", "a dimension is -2"},
-      {"\"shape\":[4,2]", "\"shape\":[4,2.5]", "a dimension is not a whole number"},
-      {"\"rows\":[0,3]", "\"rows\":[0,3,4]", "a piece without rows"},
+      {"\"shape\":[4,2]", "\"shape\":[4,2.5]", "a dimension is not an integer"},
+      {"\"rows\":[0,3]", "\"rows\":[0,3,4]", "a piece without a row range"},
       {"\"rows\":[0,3]", "\"rows\":\"0:3\"", "rows is not a list"},
-      {"\"file\":0", "\"file\":2", "file is 2, only 0 to 1"},
+      {"\"file\":0", "\"file\":2", "file is 2; it must be from 0 to 1"},
       {"\"xxh3\":\"1111", "\"xxh3\":1111,\"x\":\"", ""},
-      {"\"format\":\"lockstep checkpoint\"", "\"format\":\"zip\"", "another format"},
-      {"\"version\":1", "\"version\":true", "the version is not a whole number"}};
+      {"\"format\":\"lockstep checkpoint\"", "\"format\":\"zip\"", "its 'format' is missing or unknown"},
+      {"\"version\":1", "\"version\":true", "the version is not an integer"}};
   for (const auto& [part, other, expected] : cases)
     CHECK_ERROR(error_with(part, other), ErrorKind::corrupt_data, expected);
 }
 
 TEST_CASE("another version says which one is read, whatever else it has") {
   CHECK_ERROR(error_with("\"version\":1", "\"version\":2"), ErrorKind::corrupt_data, "m.json",
-              "has version 2, this build reads version 1");
+              "has version 2; this build reads only version 1");
   CHECK_ERROR(error_with("\"version\":1", "\"version\":2,\"zones\":[]"), ErrorKind::corrupt_data,
-              "has version 2, this build reads version 1");
+              "has version 2; this build reads only version 1");
 }
 
 // fault: 26
@@ -221,7 +220,7 @@ TEST_CASE("gaps, overlaps and empty pieces are refused") {
     CHECK_ERROR(error_with("\"rows\":[3,4]", "\"rows\":" + rows), ErrorKind::corrupt_data, "tensor 'w'");
   }
   CHECK_ERROR(error_with("\"shape\":[4,2]", "\"shape\":[5,2]"), ErrorKind::corrupt_data,
-              "has 5 rows, its pieces end at 4");
+              "has 5 rows, but its pieces end at row 4");
 }
 
 // fault: 26
@@ -233,7 +232,8 @@ TEST_CASE("absurd dimensions are refused, and an empty tensor may have them") {
   }
   std::string many = "[4";
   for (int i = 0; i < 64; ++i) many += ",1";
-  CHECK_ERROR(error_with("\"shape\":[4,2]", "\"shape\":" + many + "]"), ErrorKind::corrupt_data, "more elements");
+  CHECK_ERROR(error_with("\"shape\":[4,2]", "\"shape\":" + many + "]"), ErrorKind::corrupt_data,
+              "more dimensions or elements");
   Manifest manifest = small_manifest();
   const std::int64_t most = std::numeric_limits<std::int64_t>::max();
   manifest.tensors["e"] = {.dtype = "F64", .shape = {most, most, 0}, .pieces = {{.file = 0, .end_row = most}}};
@@ -245,9 +245,9 @@ TEST_CASE("files may not be called what leads out of the directory or hides them
   for (const std::string name :
        {"a/b", "/etc/passwd", "..", ".", "../x", ".hidden", "", "a\\u0000b", "a\\nb", "part-1", "manifest.json"}) {
     CAPTURE(name);
-    CHECK_ERROR(error_with("\"name\":\"part-0\"", "\"name\":\"" + name + "\""), ErrorKind::corrupt_data, "called");
+    CHECK_ERROR(error_with("\"name\":\"part-0\"", "\"name\":\"" + name + "\""), ErrorKind::corrupt_data, " name '");
   }
-  CHECK_ERROR(error_with("part-0", std::string(256, 'x')), ErrorKind::corrupt_data, "a file may not be called");
+  CHECK_ERROR(error_with("part-0", std::string(256, 'x')), ErrorKind::corrupt_data, "invalid file name");
 }
 
 // fault: 26
@@ -255,7 +255,7 @@ TEST_CASE("what would take much memory or a deep stack is refused") {
   std::string deep;
   for (int i = 0; i < 100'000; ++i) deep += '[';
   for (int i = 0; i < 100'000; ++i) deep += ']';
-  CHECK_ERROR(error_with("\"user\":null", "\"user\":" + deep), ErrorKind::corrupt_data, "nested too deep");
+  CHECK_ERROR(error_with("\"user\":null", "\"user\":" + deep), ErrorKind::corrupt_data, "nested too deeply");
   const std::string longest(SafetensorsLimits::kTokenBytes + 1, 'x');
   CHECK_ERROR(error_with("\"user\":null", "\"user\":\"" + longest + '"'), ErrorKind::corrupt_data, "too long");
   CHECK_ERROR(error_with("\"user\":null", "\"user\":" + std::string(longest.size(), '1')), ErrorKind::corrupt_data,

@@ -125,7 +125,7 @@ void check_other_groups_are_refused() {
       const std::string before = other.digest();
       CHECK_ERROR(common_error_of(world, [&] { load(folder.path(), other.state(), world); }),
                   ErrorKind::invalid_argument, "groups are [2, 4] in the checkpoint, " + shown + " in the optimizer",
-                  "make the optimizer with the groups that were saved");
+                  "create the optimizer with the saved groups");
       CHECK(other.digest() == before);
       load(folder.path(), {.model = other.ddp}, world);  // without the optimizer
     }
@@ -177,7 +177,7 @@ TEST_CASE("a checkpoint without user values is refused where the State has some,
     state.user = user;
     const auto refused = [&](const auto& call) {
       CHECK_ERROR(common_error_of(world, call), ErrorKind::invalid_argument, "the checkpoint has no user values",
-                  "leave that out of the State, or load another");
+                  "leave it out of the State, or load another");
       CHECK(user == nlohmann::json{{"tokens", 7}});
       CHECK(trainer.digest() == before);
     };

@@ -227,7 +227,7 @@ TEST_CASE("an optimizer with other groups of parameters is refused, and unchange
   Checkpoint loaded = through_file(checkpoint);
   load_optimizer(loaded, same);
   CHECK_ERROR(error_of([&] { load_optimizer(loaded, other); }), ErrorKind::invalid_argument, "which is unchanged",
-              "parameter groups are [2, 3] in the checkpoint, [3, 2] in the optimizer", "in their order");
+              "parameter groups are [2, 3] in the checkpoint, [3, 2] in the optimizer", "in the same order");
   CHECK_ERROR(error_of([&] { load_optimizer(loaded, one); }), ErrorKind::invalid_argument,
               "parameter groups are [2, 3] in the checkpoint, [5] in the optimizer");
   CHECK_ERROR(error_of([&] { load_optimizer(loaded, sgd); }), ErrorKind::invalid_argument, "this one is SGD");
@@ -261,7 +261,7 @@ TEST_CASE("an invalid random state is refused") {
   Checkpoint checkpoint;
   checkpoint.tensors["random.cpu"] = at::full({10}, 0, at::kByte);
   CHECK_ERROR(error_of([&] { load_random_state(checkpoint); }), ErrorKind::invalid_argument,
-              "no state of a CPU generator");
+              "not the state of a CPU generator");
 }
 
 namespace {

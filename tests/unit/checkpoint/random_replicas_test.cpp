@@ -165,7 +165,7 @@ void play(const Case& each) {
       const std::string who = each.flipped_rank == 0 ? "rank 0 has other values than rank 1"
                                                      : "than rank " + std::to_string(each.flipped_rank);
       const Error error = error_of([&] { save_by(each.way, folder.path(), training.state(), world); });
-      CHECK_ERROR(error, ErrorKind::desync, "First: '" + name, who);
+      CHECK_ERROR(error, ErrorKind::desync, "first difference: '" + name, who);
       world.barrier();
       CHECK(list_sets(folder.path()).empty());
       world.barrier();

@@ -31,7 +31,7 @@ TEST_CASE("another run is refused, and what an older program has not told counts
   run_group_or_throw(1, Over::arena, [&](const ProcessGroup& group) {
     Training first(group, {.directory = folder.path(), .choices = {{"batch_size", "24"}}});
     CHECK_ERROR(error_of([&] { first.run.resume(first.ddp, first.optimizer); }), ErrorKind::invalid_argument,
-                "there is no checkpoint in " + folder.path());
+                "there is no undamaged checkpoint in " + folder.path());
     first.run.save(first.ddp, first.optimizer);
     Training other(group, {.directory = folder.path(), .choices = {{"batch_size", "12"}}});
     CHECK_ERROR(error_of([&] { other.run.resume(other.ddp, other.optimizer); }), ErrorKind::invalid_argument,
@@ -70,12 +70,13 @@ TEST_CASE("a checkpoint that is refused changes nothing") {
     check_refusal("has the state of the SGD optimizer", second.ddp, adam);
     DistributedDataParallel other(torch::nn::Linear(torch::nn::LinearOptions(3, 1).bias(false)), group);
     check_refusal("does not fit the module", other, second.optimizer);
-    for (const auto& [name, reason] : std::map<std::string, std::string>{
-             {"random.cpu", "no random state"}, {"loss_so_far", "two numbers 'loss_so_far'"}}) {
+    for (const auto& [name, reason] : std::map<std::string, std::string>{{"random.cpu", "no random state"},
+                                                                         {"loss_so_far", "no valid 'loss_so_far'"}}) {
       Checkpoint damaged = whole;
       damaged.tensors[name] = at::zeros({1});
       save_checkpoint(first.run.path(), damaged);
-      check_refusal(name == "random.cpu" ? "is no state of a CPU generator" : reason, second.ddp, second.optimizer);
+      check_refusal(name == "random.cpu" ? "is not the state of a CPU generator" : reason, second.ddp,
+                    second.optimizer);
       damaged.tensors.erase(name);
       save_checkpoint(first.run.path(), damaged);
       check_refusal(reason, second.ddp, second.optimizer);
@@ -111,7 +112,7 @@ TEST_CASE("what one rank refuses changes nothing on any") {
       save_checkpoint(first.run.path(), damaged);
     }
     group.barrier();
-    check_refusal(second.run, second.optimizer, "is no state of a CPU generator");
+    check_refusal(second.run, second.optimizer, "is not the state of a CPU generator");
   });
 }
 
@@ -187,7 +188,7 @@ TEST_CASE("who goes on in mid-epoch with other ranks and other steps is warned")
   CHECK(run(1, false, 20) == "");
   CHECK(run(2, true, 10) == "");
   const std::string text = run(2, true, 20);
-  CHECK(text.find("a step had 20 samples and has 40 now") != std::string::npos);
+  CHECK(text.find("a step had 20 samples and now has 40") != std::string::npos);
   CHECK(run(1, true, 40) == "");  // as many ranks as before
 }
 
@@ -212,7 +213,7 @@ TEST_CASE("choices may have any names, and a checkpoint that does not tell one i
                 "made with batch 128, this run has 64");
     Training stranger(group, {.directory = folder.path(), .choices = {{"lr", "0.1"}}});
     CHECK_ERROR(error_of([&] { stranger.run.resume(stranger.ddp, stranger.optimizer); }), ErrorKind::invalid_argument,
-                "does not tell its lr, this run has 0.1");
+                "does not record its lr, this run has 0.1");
   });
 }
 

@@ -118,7 +118,7 @@ TEST_CASE("rules that mean nothing are refused") {
   CHECK_ERROR(error_of([] { check(Retention{.keep_last = 1, .keep_best = -2, .metric = "x"}); }),
               ErrorKind::invalid_argument, "keep_best -2");
   CHECK_ERROR(error_of([] { check(Retention{.keep_last = 1, .keep_best = 2}); }), ErrorKind::invalid_argument,
-              "needs a metric");
+              "needs the name of a metric");
   CHECK_ERROR(error_of([] { sets_to_prune("/no/such/directory", {.keep_last = 1}, {}); }), ErrorKind::invalid_argument,
               "/no/such/directory");
 }

@@ -297,15 +297,16 @@ TEST_CASE("what does not fit is refused on all ranks, and changes nothing") {
                 "has no sampler");
     State state = trainer.state();
     state.step = -1;
-    CHECK_ERROR(error_of([&] { save(folder.path(), state, world); }), ErrorKind::invalid_argument, "counts from 0");
+    CHECK_ERROR(error_of([&] { save(folder.path(), state, world); }), ErrorKind::invalid_argument,
+                "must not be negative");
     state.step = world.rank();
     CHECK_ERROR(error_of([&] { save(folder.path(), state, world); }), ErrorKind::invalid_argument,
                 "rank 0 saves step 0, rank 1 step 1");
     CHECK_ERROR(error_of([&] { save("/proc/nowhere", trainer.state(), world); }), ErrorKind::invalid_argument,
-                "/proc/nowhere cannot be made");
+                "cannot create the directory /proc/nowhere");
     CHECK_ERROR(
         error_of([&] { save(folder.path(), trainer.state(), world, {.retention = {.keep_last = 1, .keep_best = 1}}); }),
-        ErrorKind::invalid_argument, "needs a metric");
+        ErrorKind::invalid_argument, "needs the name of a metric");
     world.barrier();  // and the world goes on
   });
 }
@@ -324,7 +325,7 @@ TEST_CASE("a model whose ranks have trained apart is not saved, unless they may"
         save_it();
       } else {
         CHECK_ERROR(error_of(save_it), ErrorKind::desync,
-                    "First: 'model.weight', where rank 0 has other values than rank 1");
+                    "The first difference: 'model.weight', where rank 0 has other values than rank 1");
         world.barrier();
         CHECK(std::filesystem::is_empty(folder.path()));
       }
@@ -430,7 +431,7 @@ TEST_CASE("metrics that are not finite are left out with one warning, and the re
     CHECK(load(folder.path(), trainer.state(), world).metrics == std::map<std::string, double>{{"accuracy", 0.5}});
   });
   const std::string text = log.text();
-  CHECK(contains(text, "is saved without the metrics that are not finite: loss (nan), norm (-inf)"));
+  CHECK(contains(text, "is saved without metrics that are not finite: loss (nan), norm (-inf)"));
   CHECK(text.find("not finite") == text.rfind("not finite"));
 }
 
@@ -452,7 +453,7 @@ TEST_CASE("a signed checkpoint is loaded with its token only, and one that is no
     save(folder.path(), trainer.state(), world, {.digest = DigestKind::sha_256});
     CHECK(load(folder.path(), trainer.state(), world).step == 1);
     CHECK_ERROR(error_of([&] { load(folder.path(), trainer.state(), world, strict); }), ErrorKind::unauthorized,
-                "is not signed, and a signature is required");
+                "is not signed, but a signature is required");
     trainer.step();
     save(folder.path(), trainer.state(), world, {.sign = true});
     CHECK(load(folder.path(), trainer.state(), world, strict).step == 2);

@@ -222,15 +222,15 @@ TEST_CASE("a directory that cannot be made is named, and one that exists already
   const TemporaryDirectory directory;
   std::ofstream(directory / "file") << "x";
   CHECK_ERROR(error_of([&] { SetDirectory(directory / "file/sets", 1); }), ErrorKind::invalid_argument,
-              directory / "file", "cannot be made", "name another");
-  CHECK_ERROR(error_of([&] { SetDirectory(directory / "file", 1); }), ErrorKind::invalid_argument, "cannot be made");
+              directory / "file", "cannot create the directory", "name another");
+  CHECK_ERROR(error_of([&] { SetDirectory(directory / "file", 1); }), ErrorKind::invalid_argument, "cannot create");
   fs::create_directory(directory / "open");
   fs::permissions(directory / "open", fs::perms(0755));
   write_set(fs::path(directory / "open/"), {});
   CHECK(mode_of(directory / "open") == 0755);
   std::ofstream(directory / "open/step-0000000007") << "mine";
   CHECK_ERROR(error_of([&] { write_set(directory / "open", {.step = 7}); }), ErrorKind::invalid_argument,
-              "step-0000000007", "no checkpoint has this name");
+              "step-0000000007", "not a checkpoint has this name");
   CHECK(names_in(directory / "open") == std::set<std::string>{"step-0000000007", "step-0000000400"});
 }
 
@@ -244,7 +244,7 @@ TEST_CASE("what is no set is never replaced, whatever it is") {
   for (const std::uint64_t step : {1, 2, 3}) {
     CAPTURE(step);
     CHECK_ERROR(error_of([&] { write_set(directory.path(), {.step = step}); }), ErrorKind::invalid_argument,
-                set_path(directory.path(), step).string(), "no checkpoint has this name", "is not replaced");
+                set_path(directory.path(), step).string(), "not a checkpoint has this name", "is not replaced");
   }
   CHECK(names_in(directory.path()) ==
         std::set<std::string>{"elsewhere", "step-0000000001", "step-0000000002", "step-0000000003"});

@@ -146,12 +146,12 @@ TEST_CASE("files that are missing, longer, shorter or empty are named") {
   for (const std::string& other : {bytes + '\0', bytes.substr(0, bytes.size() - 1), std::string()}) {
     replace(file, other);
     CHECK_ERROR(error_of([&] { SetReader(set).check_files(); }), ErrorKind::corrupt_data, part_name(0, 2),
-                fmt::format("it has {} bytes, {} were expected", other.size(), bytes.size()));
+                fmt::format("it has {} bytes, expected {}", other.size(), bytes.size()));
     CHECK_FALSE(loads(set, 1));
   }
   fs::remove(file);
   CHECK_ERROR(verify_error(set), ErrorKind::corrupt_data, part_name(0, 2), "no such file",
-              "the part of rank 0 of a checkpoint of 2");
+              "the part of rank 0 of a checkpoint of 2 ranks");
   replace(file, bytes);
   CHECK(loads(set, 1));
   fs::remove(set / "manifest.json");
@@ -166,7 +166,8 @@ TEST_CASE("files of another set, and of another rank, are found") {
   for (const int rank : {0, 1}) {
     fs::rename(set / part_name(rank, 2), set / "kept");
     fs::copy_file(other / part_name(rank, 2), set / part_name(rank, 2));
-    CHECK_ERROR(verify_error(set), ErrorKind::corrupt_data, part_name(rank, 2), "another digest than in the manifest");
+    CHECK_ERROR(verify_error(set), ErrorKind::corrupt_data, part_name(rank, 2),
+                "a digest that differs from the manifest");
     CHECK_FALSE(loads(set, 1));
     CHECK_FALSE(loads(set, 2));
     fs::rename(set / "kept", set / part_name(rank, 2));
@@ -188,7 +189,7 @@ TEST_CASE("a file with a tensor more than the manifest knows is damaged, even if
   Manifest manifest = lockstep::testing::manifest_of(content, {part});
   manifest.tensors.erase("scalar");
   const fs::path set = hidden.publish(serialise(manifest));
-  CHECK_ERROR(verify_error(set), ErrorKind::corrupt_data, part_name(0, 1), "has 3 tensors, the manifest says 2");
+  CHECK_ERROR(verify_error(set), ErrorKind::corrupt_data, part_name(0, 1), "has 3 tensors, the manifest lists 2");
 }
 
 // fault: 24

@@ -84,7 +84,7 @@ TEST_CASE("a set that has lost its manifest is passed over with a warning, and i
   fs::remove(newest / kManifestName);
   const CapturedLog log;
   CHECK(newest_version(directory.path()) == 1);
-  CHECK(log.text().find("step-0000000005 is passed over: its manifest.json is missing") != std::string::npos);
+  CHECK(log.text().find("step-0000000005 is skipped: its manifest.json is missing") != std::string::npos);
   CHECK(log.text().find("step-0000000006") == std::string::npos);
   fs::remove_all(set_path(directory.path(), 4));
   SetSearch search = search_in(directory.path());
@@ -104,8 +104,8 @@ TEST_CASE("damaged sets are passed over, each with one warning, and the next one
   CHECK_FALSE(search.next().has_value());
   CHECK(search.has_seen_any());
   const std::string text = log.text();
-  CHECK(contains(text, "step-0000000003 is passed over"));
-  CHECK(text.find("passed over") == text.rfind("passed over"));
+  CHECK(contains(text, "step-0000000003 is skipped"));
+  CHECK(text.find("skipped") == text.rfind("skipped"));
 }
 
 TEST_CASE("links to a directory and to a set are followed; a link to nothing is no empty directory") {
@@ -122,7 +122,7 @@ TEST_CASE("links to a directory and to a set are followed; a link to nothing is 
   CHECK_FALSE(newest_version(directory / "missing").has_value());
   fs::create_directory_symlink(directory / "missing", directory / "dangling");
   CHECK_ERROR(error_of([&] { newest_version(directory / "dangling"); }), ErrorKind::invalid_argument, "dangling",
-              "a link to a directory that is not there");
+              "a link to a directory that does not exist");
 }
 
 TEST_CASE("a set whose name has no zeros in front is none, for whoever looks for one") {

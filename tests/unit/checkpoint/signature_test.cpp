@@ -112,9 +112,9 @@ TEST_CASE("digests of two kinds, or of one that is unknown, are refused") {
               "a piece has an unknown member 'xxh3'");
   const std::size_t end = text.rfind("\"sha256\"");
   CHECK_ERROR(error_with(text.substr(0, end) + "\"md5\":\"0123456789abcdef\"}\n"), ErrorKind::corrupt_data,
-              "its digest is of the kind 'md5'; this build reads xxh3 and sha256");
+              "its digest has the unknown kind 'md5'; this build reads xxh3 and sha256");
   CHECK_ERROR(error_with(text.substr(0, end) + "\"sha256\":\"0123456789abcdef\"}\n"), ErrorKind::corrupt_data,
-              "of the kind 'sha256'");
+              "unknown kind 'sha256'");
   CHECK_ERROR(error_with(text.substr(0, end - 1) + "}\n"), ErrorKind::corrupt_data, "does not end with its digest");
   // Files of the other kind, whose manifest is right.
   const fs::path other = write_set(directory / "other", {});
@@ -136,7 +136,7 @@ TEST_CASE("the token that signed a manifest is told from others") {
   const std::string plain = serialise(parse_manifest(text, kOrigin));
   CHECK(SignatureCheck(Need::none, mine).check(plain, "m.json") == SignatureState::absent);
   CHECK_ERROR(error_of([&] { SignatureCheck(Need::required, mine).check(plain, "m.json"); }), ErrorKind::unauthorized,
-              "m.json is not signed, and a signature is required");
+              "m.json is not signed, but a signature is required");
 }
 
 // fault: S9
@@ -210,7 +210,7 @@ TEST_CASE("without any token a signature is not checked, unless that is required
   const std::string text = signed_text(key_of('a'));
   CHECK(SignatureCheck(Need::none).check(text, "m.json") == SignatureState::unknown);
   CHECK_ERROR(error_of([&] { SignatureCheck(Need::required).check(text, "m.json"); }), ErrorKind::unauthorized,
-              "there is no token to check that with", "LOCKSTEP_TOKEN_FILE");
+              "there is no token to check the signature", "LOCKSTEP_TOKEN_FILE");
   CHECK(fs::is_empty(home.path()));
   SigningKey::of_this_user();
   CHECK(fs::exists(home / ".lockstep/token"));

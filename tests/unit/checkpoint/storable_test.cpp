@@ -89,14 +89,14 @@ TEST_CASE("what cannot be saved is said before the training begins") {
     const auto refused = [&](const State& state) {
       return error_of([&] { load_if_any(folder.path(), state, world); });
     };
-    CHECK_ERROR(refused({.model = ddp}), ErrorKind::invalid_argument, "what is trained here could not be saved",
+    CHECK_ERROR(refused({.model = ddp}), ErrorKind::invalid_argument, "this model or optimizer cannot be saved",
                 "control characters", "'model.two?lines'");
     Linear other(2, 2);
     other->register_buffer("adjacency", at::eye(3).to_sparse());
-    CHECK_ERROR(refused({.model = other}), ErrorKind::invalid_argument, "'model.adjacency' is not a dense one");
+    CHECK_ERROR(refused({.model = other}), ErrorKind::invalid_argument, "'model.adjacency' is not dense");
     OwnOptimizer optimizer(other->parameters(), std::make_unique<torch::optim::SGDOptions>(0.1));
     CHECK_ERROR(refused({.optimizer = optimizer}), ErrorKind::invalid_argument,
-                "what is trained here could not be saved", "only SGD, Adam");
+                "this model or optimizer cannot be saved", "only SGD, Adam");
   });
 }
 

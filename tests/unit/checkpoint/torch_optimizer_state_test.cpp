@@ -305,7 +305,7 @@ TEST_CASE("what does not fit is refused with all differences, and nothing has ch
   CHECK_ERROR(refused({2.5}, adam), kind, "it is not the state dict of an optimizer", "holds a float");
   AdamW adamw(small.model->parameters());
   SGD sgd(small.model->parameters(), 0.1);
-  CHECK_ERROR(refused(good, adamw), kind, "that of an optimizer of Adam; this one, which is unchanged, is AdamW");
+  CHECK_ERROR(refused(good, adamw), kind, "the state dict is for Adam; this optimizer, which is unchanged, is AdamW");
   CHECK_ERROR(refused(good, sgd), kind, "of Adam; this one", "is SGD");
   TorchValue bad = good;
   dict_of(group(bad)).front().first = "rho";
@@ -317,7 +317,7 @@ TEST_CASE("what does not fit is refused with all differences, and nothing has ch
   entry(group(bad), "params").value = List{{std::int64_t{0}}};
   std::get<List>(entry(bad, "param_groups").value).push_back({Dict{}});
   CHECK_ERROR(refused(bad, adam), kind, "does not fit the optimizer, which is unchanged:",
-              "param_groups.0.maximize is True in the checkpoint, which libtorch does not do",
+              "param_groups.0.maximize is True in the checkpoint, which libtorch does not support",
               "param_groups.0.eps is a str", "param_groups.0.params has 1 parameters in the checkpoint, 2 in",
               "param_groups has 2 groups in the checkpoint, 1 in the optimizer");
 
@@ -330,7 +330,7 @@ TEST_CASE("what does not fit is refused with all differences, and nothing has ch
   entry(group(bad), "amsgrad").value = true;
   CHECK_ERROR(refused({Dict{{"o", bad}}}, adam, "o"), kind, "the checkpoint's 'o.state.' does not fit the optimizer",
               "different: o.state.0.exp_avg is Float [2] in the checkpoint, Float [2, 3] in the optimizer",
-              "different: o.state.0.step is 1.5 in the checkpoint, a whole number in the optimizer",
+              "different: o.state.0.step is 1.5 in the checkpoint, an integer in the optimizer",
               "missing in the checkpoint: o.state.1.exp_avg_sq", "missing in the checkpoint: o.state.1.max_exp_avg_sq",
               "unexpected in the checkpoint: o.state.1.sum", "unexpected in the checkpoint: o.state.7");
   write_torch_file(path, {Dict{{"o", good}}});
@@ -356,7 +356,7 @@ TEST_CASE("a file of LBFGS cannot make libtorch read beyond its lists") {
   CHECK_ERROR(refused(bad), ErrorKind::invalid_argument, "unexpected in the checkpoint: state.0.old_dirs.1");
   for (const std::int64_t size : {std::int64_t{0}, std::int64_t{-1}, INT64_MAX}) {
     entry(group(bad), "history_size").value = size;
-    CHECK_ERROR(refused(bad), ErrorKind::invalid_argument, "history_size is", "not from 1 to 1048576");
+    CHECK_ERROR(refused(bad), ErrorKind::invalid_argument, "history_size is", "must be from 1 to 1048576");
   }
   bad = good;
   entry(group(bad), "max_eval").value = nullptr;
@@ -377,7 +377,7 @@ TEST_CASE("a sharded optimizer goes to PyTorch and back by a plain one") {
     ZeroRedundancyOptimizer<Adam> sharded(small.model->parameters(), world, AdamOptions(0.1));
     ZeroRedundancyOptimizer<Adam> other(again.model->parameters(), world, AdamOptions(0.2));
     small.step(sharded);
-    CHECK_ERROR(error_of([&] { torch_state_dict(sharded); }), ErrorKind::invalid_argument, "use a plain optimizer");
+    CHECK_ERROR(error_of([&] { torch_state_dict(sharded); }), ErrorKind::invalid_argument, "needs a plain optimizer");
     CHECK_ERROR(error_of([&] { load_torch_optimizer(path, sharded); }), ErrorKind::invalid_argument, "a sharded");
     sharded.consolidate_state_dict();
     if (world.rank() == 0) {

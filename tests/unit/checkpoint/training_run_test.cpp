@@ -159,10 +159,10 @@ TEST_CASE("an optimizer that cannot be kept is an error on all ranks at once") {
     Training training(group, {.directory = folder.path(), .every = 1000});
     const OwnOptimizer other(training.ddp.parameters(), std::make_unique<torch::optim::SGDOptions>(0.1));
     CHECK_ERROR(error_of([&] { training.run.add_step(1, 4, training.ddp, other); }), ErrorKind::invalid_argument,
-                "what is trained here could not be saved: TrainingRun cannot keep this optimizer");
+                "this model or optimizer cannot be saved: TrainingRun cannot store this optimizer");
     CHECK(training.run.position.step == 0);
     CHECK_ERROR(error_of([&] { training.run.save(training.ddp, other); }), ErrorKind::invalid_argument,
-                "TrainingRun cannot keep this optimizer", "only SGD, Adam", "ZeroRedundancyOptimizer");
+                "TrainingRun cannot store this optimizer", "only SGD, Adam", "ZeroRedundancyOptimizer");
     training.run.save(training.ddp, training.optimizer);
   });
 }

@@ -157,7 +157,7 @@ TEST_CASE("chunks that do not tile their tensor are refused") {
   CHECK_ERROR(refused(tiled({4}, {{{0}, {3}, {}}, {{2}, {2}, {}}})), ErrorKind::corrupt_data, "they overlap");
   CHECK_ERROR(refused(tiled({4}, {{{3}, {2}, {}}})), ErrorKind::corrupt_data, "reaches beyond");
   CHECK_ERROR(refused(tiled({4}, {{{INT64_MAX}, {INT64_MAX}, {}}})), ErrorKind::corrupt_data, "reaches beyond");
-  CHECK_ERROR(refused(tiled({4}, {{{0, 0}, {4, 1}, {}}})), ErrorKind::corrupt_data, "other dimensions");
+  CHECK_ERROR(refused(tiled({4}, {{{0, 0}, {4, 1}, {}}})), ErrorKind::corrupt_data, "another number of dimensions");
   CHECK_ERROR(refused(tiled({}, {{{}, {}, {}}, {{}, {}, {}}})), ErrorKind::corrupt_data, "they overlap");
   CHECK_ERROR(refused(tiled({2, 2}, {{{0, 0}, {1, 2}, {}}, {{0, 1}, {2, 1}, {}}})), ErrorKind::corrupt_data, "overlap");
 }

@@ -32,16 +32,16 @@ TEST_CASE("what is no JSON is refused, also after the end and at a zero byte") {
 }
 
 TEST_CASE("a name that is twice in one object is refused, however it is written") {
-  CHECK(problem(R"({"a": 1, "b": 2, "a": 1})") == "the name 'a' is there twice");
-  CHECK(problem(R"({"a": 1, "\u0061": 2})") == "the name 'a' is there twice");
-  CHECK(problem(R"([{"a": {}, "b": [{}, {}], "a": 2}])", 4) == "the name 'a' is there twice");
+  CHECK(problem(R"({"a": 1, "b": 2, "a": 1})") == "the name 'a' appears twice");
+  CHECK(problem(R"({"a": 1, "\u0061": 2})") == "the name 'a' appears twice");
+  CHECK(problem(R"([{"a": {}, "b": [{}, {}], "a": 2}])", 4) == "the name 'a' appears twice");
 }
 
 TEST_CASE("objects and lists are nested as deep as is allowed, and no deeper") {
   CHECK(problem("[{}]", 2).empty());
-  CHECK(problem("[{}]", 1) == "its values are nested too deep");
-  CHECK(problem("[[], {\"a\": []}]", 2) == "its values are nested too deep");
-  CHECK(problem(std::string(100'000, '['), 64) == "its values are nested too deep");
+  CHECK(problem("[{}]", 1) == "its values are nested too deeply");
+  CHECK(problem("[[], {\"a\": []}]", 2) == "its values are nested too deeply");
+  CHECK(problem(std::string(100'000, '['), 64) == "its values are nested too deeply");
 }
 
 TEST_CASE("strings and numbers are as long as is allowed, and no longer") {

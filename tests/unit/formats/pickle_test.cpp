@@ -63,16 +63,16 @@ std::vector<HostilePickle> programs(const std::string& trap) {
       {"EXT2", "\x83\1\1", "opcode EXT2"},
       {"EXT4", "\x84\1\1\1\1", "opcode EXT4"},
       {"PERSID", "Pstorage\n", "opcode PERSID"},
-      {"BUILD on a str", text("x") + "}b", "a str is given a state"},
-      {"BUILD on a list", "]}b", "a list is given a state"},
-      {"REDUCE of a str", text("os.system") + command + "\x85R", "what is called is a str"},
-      {"NEWOBJ of a str", text("os.system") + ")\x81", "what is made is a str"},
-      {"NEWOBJ_EX of a str", text("os.system") + ")}\x92", "what is made is a str"},
-      {"REDUCE of a type", global("torch", "FloatStorage") + "K\5\x85R", "as a name only"},
-      {"REDUCE of a constant", global("torch", "float32") + ")R", "as a name only, and executes nothing"},
+      {"BUILD on a str", text("x") + "}b", "a str cannot have a state"},
+      {"BUILD on a list", "]}b", "a list cannot have a state"},
+      {"REDUCE of a str", text("os.system") + command + "\x85R", "the callee of a call is a str"},
+      {"NEWOBJ of a str", text("os.system") + ")\x81", "the class of a new object is a str"},
+      {"NEWOBJ_EX of a str", text("os.system") + ")}\x92", "the class of a new object is a str"},
+      {"REDUCE of a type", global("torch", "FloatStorage") + "K\5\x85R", "only as a name"},
+      {"REDUCE of a constant", global("torch", "float32") + ")R", "only as a name: it executes nothing"},
       {"REDUCE without tuple", global("torch", "Size") + "]R", "is a list, not a tuple"},
       {"REDUCE of a stranger without tuple", global("a", "B") + "]R", "is a list, not a tuple"},
-      {"NEWOBJ of a function", global("torch._utils", "_rebuild_tensor_v2") + ")\x81", "reads no such object"},
+      {"NEWOBJ of a function", global("torch._utils", "_rebuild_tensor_v2") + ")\x81", "does not read objects of"},
   };
 }
 
@@ -114,9 +114,9 @@ std::vector<HostilePickle> strangers(const std::string& trap) {
 // What is no pickle.
 std::vector<HostilePickle> malformed() {
   return {
-      {"nothing", "", "at its end there are 0 values"},
-      {"two values", "NN", "at its end there are 2 values"},
-      {"an open mark", "N(", "at its end there are 2 values"},
+      {"nothing", "", "it ends with 0 values"},
+      {"two values", "NN", "it ends with 2 values"},
+      {"an open mark", "N(", "it ends with 2 values"},
       {"no such opcode", "\xff", "unsupported pickle opcode 0xff"},
       {"APPEND to nothing", "Na", "needs a value"},
       {"APPEND to a dict", "}Na", "added to a dict"},
@@ -128,25 +128,25 @@ std::vector<HostilePickle> malformed() {
       {"TUPLE without mark", "t", "needs a mark"},
       {"an empty memo", "h\5", "memo 5 is empty"},
       {"a memo far away", "Nr\xff\xff\xff\x7f", "memo 2147483647"},
-      {"a huge str", "X\xff\xff\xff\xff", "cut off"},
-      {"an endless str", "\x8d" + little_endian(~0ULL, 8), "cut off"},
-      {"endless bytes", "\x8e" + little_endian(1ULL << 62, 8), "cut off"},
-      {"a huge int", "\x8b\0\1\0\0"s + std::string(256, '\1'), "larger than the 255"},
-      {"an int that ends", "\x8a\x09"s + std::string(8, '\1'), "cut off"},
-      {"a wrong frame", "\x95" + little_endian(1ULL << 40, 8), "a frame has 1099511627776 bytes"},
+      {"a huge str", "X\xff\xff\xff\xff", "truncated"},
+      {"an endless str", "\x8d" + little_endian(~0ULL, 8), "truncated"},
+      {"endless bytes", "\x8e" + little_endian(1ULL << 62, 8), "truncated"},
+      {"a huge int", "\x8b\0\1\0\0"s + std::string(256, '\1'), "the limit is 255"},
+      {"an int that ends", "\x8a\x09"s + std::string(8, '\1'), "truncated"},
+      {"a wrong frame", "\x95" + little_endian(1ULL << 40, 8), "a frame of 1099511627776 bytes"},
       {"no UTF-8", text("\xff\xfe"), "not UTF-8"},
       {"half a surrogate", text("\xed\xa0"), "not UTF-8"},
       {"a class that is not UTF-8", global("a", "\xff"), "not UTF-8"},
       {"an overlong character", text("\xc0\x80"), "not UTF-8"},
       {"an endless name", "c" + std::string(5000, 'x'), "a name is longer"},
-      {"a protocol again", "\x80\2N", "a protocol comes again"},
+      {"a protocol again", "\x80\2N", "the protocol appears twice"},
       {"a deep list", times(500, "]") + times(499, "a"), "deeper than 400"},
       {"a deep tuple", ")" + times(100'000, "\x85"), "deeper than 400"},
       {"doubled again and again", "]" + times(64, "2"), "opcode DUP"},
-      {"a billion laughs", "(Nq\0"s + times(60, "h\0h\0\x86q\0"s) + "t", "shared so often"},
+      {"a billion laughs", "(Nq\0"s + times(60, "h\0h\0\x86q\0"s) + "t", "shared values would expand"},
       {"copies of one list",
        "(](" + times(3000, "N") + "eq\0"s + global("builtins", "set") + "q\1" + times(3000, "h\1h\0\x85R"s) + "t",
-       "copied again and again"},
+       "copied too often"},
   };
 }
 
@@ -158,8 +158,9 @@ std::vector<HostilePickle> tensors() {
       {"a negative dimension", tensor(four, 0, numbers({0xffffffff}), numbers({1})), "dimension of -1"},
       {"a negative stride", tensor(four, 0, numbers({2}), numbers({0xffffffff})), "dimension of -1"},
       {"a negative offset", tensor(four, 0xffffffff, numbers({2}), numbers({1})), "begins at element -1"},
-      {"more strides than dimensions", tensor(four, 0, numbers({2}), numbers({1, 1})), "more dimensions than strides"},
-      {"65 dimensions", tensor(four, 0, many, many), "at most 64"},
+      {"more strides than dimensions", tensor(four, 0, numbers({2}), numbers({1, 1})),
+       "different numbers of dimensions and strides"},
+      {"65 dimensions", tensor(four, 0, many, many), "the limit is 64"},
       {"a shape of texts", tensor(four, 0, "(" + text("2") + "t", numbers({1})), "is a str, not an int"},
       {"a storage of texts", tensor(text("0"), 0, numbers({2}), numbers({1})), "is a str, not a storage"},
       {"a negative storage", storage("0", 0xffffffff), "the size of a storage is -1"},
@@ -167,7 +168,7 @@ std::vector<HostilePickle> tensors() {
       {"a short id", text("storage") + "\x85Q", "not that of a storage"},
       {"an id that is a str", text("0") + "Q", "is a str, not a tuple"},
       {"no type of storages", "(" + text("storage") + global("torch", "float32") + text("0") + text("cpu") + "K\1tQ",
-       "no type of storages"},
+       "not a storage type"},
       {"a quantised tensor of floats",
        global("torch._utils", "_rebuild_qtensor") + "(" + four + "K\0"s + numbers({4}) + numbers({1}) + "(NNNt\x89NtR",
        "has elements of torch.FloatStorage"},
@@ -188,7 +189,7 @@ std::vector<HostilePickle> tensors() {
       {"a tensor made by another",
        global("torch._tensor", "_rebuild_from_type_v2") + "(" + global("torch", "device") + global("torch", "Tensor") +
            ")NtR",
-       "makes no tensor"},
+       "does not construct a tensor"},
   };
 }
 
@@ -220,10 +221,10 @@ TEST_CASE("pickles that would run something are refused by name, and run nothing
     CHECK(contains(refusal(kProtocol2 + "](K\1" + each.body + "e.").what(), "x.pt: byte "));
   }
   CHECK(std::filesystem::is_empty(directory.path()));
-  CHECK_ERROR(refusal(kProtocol2 + global("os", "system") + "."), ErrorKind::invalid_argument,
-              "x.pt: byte 2 of the pickle: 'os.system' is for running programs, and the file is refused: Lockstep "
-              "executes nothing from a file, and no checkpoint needs it. Save a state dict: tensors, numbers, texts, "
-              "lists and dicts");
+  CHECK_ERROR(
+      refusal(kProtocol2 + global("os", "system") + "."), ErrorKind::invalid_argument,
+      "x.pt: byte 2 of the pickle: 'os.system' runs programs, so the file is refused: Lockstep executes nothing from a "
+      "file, and no checkpoint needs it. Save a state dict: tensors, numbers, strings, lists and dicts");
 }
 
 // fault: 26
@@ -251,7 +252,7 @@ TEST_CASE("what Lockstep does not know is opaque, runs nothing, and leaves the r
   }
   CHECK(std::filesystem::is_empty(directory.path()));
   const Error alone = refusal(kProtocol2 + global("argparse", "Namespace") + ")R.");
-  CHECK_ERROR(alone, ErrorKind::invalid_argument, "'argparse.Namespace' is all that it has", "executes nothing");
+  CHECK_ERROR(alone, ErrorKind::invalid_argument, "the file holds only 'argparse.Namespace'", "executes nothing");
 }
 
 TEST_CASE("what an opaque value is made of can be seen") {
@@ -359,9 +360,9 @@ TEST_CASE("what is no pickle, and bombs, are refused") { check_all(malformed());
 TEST_CASE("impossible tensors are refused") { check_all(tensors()); }
 
 TEST_CASE("protocols, and what follows a pickle") {
-  CHECK_ERROR(refusal(""), ErrorKind::corrupt_data, "cut off");
+  CHECK_ERROR(refusal(""), ErrorKind::corrupt_data, "truncated");
   CHECK(read_pickle("N.", "x.pt")->root().is(PickleKind::none));  // protocol 1 does not say so
-  CHECK_ERROR(refusal("\x80\1N."), ErrorKind::invalid_argument, "protocol 1; 2 to 5 are read");
+  CHECK_ERROR(refusal("\x80\1N."), ErrorKind::invalid_argument, "protocol 1; only 2 to 5 are supported");
   CHECK_ERROR(refusal("\x80\6N."), ErrorKind::invalid_argument, "protocol 6");
   CHECK_ERROR(refusal(kProtocol2 + "N.N."), ErrorKind::corrupt_data, "2 more bytes follow its end");
 }

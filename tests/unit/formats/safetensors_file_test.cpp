@@ -186,7 +186,7 @@ TEST_CASE("reserved metadata, wrong sizes, missing files and directories are ref
               }),
               ErrorKind::invalid_argument, "'lockstep.'", "lockstep.x");
   CHECK_ERROR(error_of([&] { write_safetensors(directory / "a", tensors, {}); }), ErrorKind::invalid_argument,
-              "tensor 'a'", "comes with 16 bytes");
+              "tensor 'a'", "has 16 bytes of data");
   CHECK(std::filesystem::is_empty(directory.path()));
   CHECK_ERROR(error_of([&] { write_safetensors(directory / "b/a", {}, {}); }), ErrorKind::invalid_argument,
               directory / "b", "does not exist");

@@ -110,12 +110,12 @@ TEST_CASE("a note that does not fit its tensor is damage") {
     return error_of([&] { parse_text(text, 8); });
   };
   const auto kind = ErrorKind::corrupt_data;
-  CHECK_ERROR(noted("C64", "F32", "[1,1]"), kind, "'a' is said to be C64, but is 'F32' [1, 1]");
-  CHECK_ERROR(noted("C64", "F32", "[]"), kind, "'a' is said to be C64");
-  CHECK_ERROR(noted("C64", "I32", "[1,2]"), kind, "'a' is said to be C64, but is 'I32'");
-  CHECK_ERROR(noted("F64", "F32", "[2]"), kind, "'a' is said to have the unknown type 'F64'");
-  CHECK_ERROR(noted("x", "F32", "[2]"), kind, "'a' is said to have the unknown type 'x'");
-  CHECK_ERROR(noted("C64", "F32", "[2]", "b"), kind, "'b' is told, which is not there");
+  CHECK_ERROR(noted("C64", "F32", "[1,1]"), kind, "the metadata gives tensor 'a' the type C64, but it is 'F32' [1, 1]");
+  CHECK_ERROR(noted("C64", "F32", "[]"), kind, "gives tensor 'a' the type C64");
+  CHECK_ERROR(noted("C64", "I32", "[1,2]"), kind, "the metadata gives tensor 'a' the type C64, but it is 'I32'");
+  CHECK_ERROR(noted("F64", "F32", "[2]"), kind, "the metadata gives tensor 'a' the unknown type 'F64'");
+  CHECK_ERROR(noted("x", "F32", "[2]"), kind, "the metadata gives tensor 'a' the unknown type 'x'");
+  CHECK_ERROR(noted("C64", "F32", "[2]", "b"), kind, "tensor 'b', which does not exist");
 }
 
 TEST_CASE("a header without tensors or metadata is one too") {
@@ -182,7 +182,7 @@ TEST_CASE("hostile headers are refused") {
   CHECK_ERROR(refusal(R"({"__metadata__":{"a":1}})"), kind, "a number");
   CHECK_ERROR(refusal(R"({"__metadata__":{"a":{}}})"), kind, "an object");
   CHECK_ERROR(refusal(R"({"__metadata__":{"a":"1","a":"2"}})"), kind, "'a' appears twice");
-  CHECK_ERROR(refusal(R"({"__metadata__":{},"__metadata__":{}})"), kind, "metadata appear twice");
+  CHECK_ERROR(refusal(R"({"__metadata__":{},"__metadata__":{}})"), kind, "metadata appears twice");
   CHECK_ERROR(refusal(R"({"__metadata__":{"":"1"}})"), kind, "metadata string has a name of 0 bytes");
   CHECK_ERROR(refusal(one("F64", "[[1]]", "[0,8]")), kind, "an array");
   CHECK_ERROR(refusal(one("F64", "[true]", "[0,8]")), kind, "a boolean");

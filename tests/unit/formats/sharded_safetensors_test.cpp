@@ -112,7 +112,7 @@ TEST_CASE("what is no index is refused") {
                            R"({"weight_map": {"a": {"b": {}}}})", R"({"weight_map": {"a": "x", "a": "y"}})",
                            "{\"weight_map\": {\"a\": \"\xff\"}}"}) {
     CAPTURE(json);
-    CHECK_ERROR(refused(json), ErrorKind::corrupt_data, "i.json is no index of safetensors files");
+    CHECK_ERROR(refused(json), ErrorKind::corrupt_data, "i.json is not an index of safetensors files");
   }
   CHECK_ERROR(refused(std::string(100'000, '[')), ErrorKind::corrupt_data, "too deep");
   const SafetensorsIndex index =
@@ -127,7 +127,7 @@ TEST_CASE("a name that is in an index twice is found, 200,000 names apart") {
   for (int i = 1; i < kTensors; ++i) json += fmt::format(R"(, "layer.{}": "f")", i);
   CHECK(parse_safetensors_index(json + "}}", "i.json").files.size() == kTensors);
   CHECK_ERROR(error_of([&] { parse_safetensors_index(json + R"(, "first": "f"}})", "i.json"); }),
-              ErrorKind::corrupt_data, "'first' is there twice");
+              ErrorKind::corrupt_data, "'first' appears twice");
 }
 
 TEST_CASE("the time to read an index does not grow with the square of the objects in it") {

@@ -276,13 +276,14 @@ TEST_CASE("what cannot be written is refused by its path, and leaves no file") {
   using Dict = TorchValue::Dict;
   const ByteSpan bytes = std::as_bytes(std::span(kSixteen));
   CHECK_ERROR(refused({Dict{{"a", {TorchValue::List{{tensor_of("C16", {1}, bytes)}}}}}}), ErrorKind::invalid_argument,
-              "'a.0'", "the type 'C16' is not stored");
+              "'a.0'", "the type 'C16' cannot be stored");
   CHECK_ERROR(refused({Dict{{"a", {tensor_of("F32", {2}, bytes)}}}}), ErrorKind::invalid_argument, "'a'",
               "more than 8 bytes");
   CHECK_ERROR(refused({Dict{{"a", {tensor_of("F32", {8}, bytes)}}}}), ErrorKind::invalid_argument, "'a'",
-              "16 bytes, its shape takes 32");
+              "16 bytes, but its shape takes 32");
   CHECK_ERROR(refused({Dict{{"a", {tensor_of("F32", {-1}, bytes)}}}}), ErrorKind::invalid_argument, "[-1]");
-  CHECK_ERROR(refused({Dict{{"a", {nullptr}}, {"a", {nullptr}}}}), ErrorKind::invalid_argument, "the key comes twice");
+  CHECK_ERROR(refused({Dict{{"a", {nullptr}}, {"a", {nullptr}}}}), ErrorKind::invalid_argument,
+              "the key appears twice");
   CHECK_ERROR(refused({std::string("\xff")}), ErrorKind::invalid_argument, "the value", "not UTF-8");
   TorchValue deep;
   for (int i = 0; i < 300; ++i) deep = {TorchValue::List{std::move(deep)}};

@@ -87,7 +87,7 @@ TEST_CASE("values that are nested deeply are refused, where a text is expected")
   for (const std::string name : {"reason", "attempt"}) {
     const RunRecord run = parse_metrics("{\"kind\":\"restart\",\"" + name + "\":" + deep + "}\n");
     REQUIRE(run.damaged_count == 1);
-    CHECK(run.damaged[0].what.find("where a text is expected") != std::string::npos);
+    CHECK(run.damaged[0].what.find("where a string is expected") != std::string::npos);
   }
   CHECK(parse_metrics("{\"epoch\":" + deep + "}\n").damaged_count == 1);
   CHECK(parse_metrics("{\"epoch\":1,\"note\":" + deep + "}\n").epochs.size() == 1);
@@ -173,7 +173,7 @@ TEST_CASE("damaged lines are counted and described with their numbers, and the o
   CHECK(contains(run.damaged[1].what, "is not a JSON object"));
   CHECK(contains(run.damaged[2].what, "has no \"epoch\""));
   CHECK(contains(run.damaged[3].what, "\"epoch\" is -1"));
-  CHECK(contains(run.damaged[5].what, "\"epoch\" is not a whole number"));
+  CHECK(contains(run.damaged[5].what, "\"epoch\" is not an integer"));
   CHECK(contains(run.damaged[8].what, "has rank 0 twice"));
   CHECK(contains(run.damaged[9].what, "\"data_s\" is -1"));
   CHECK(run.damaged[13].line == 16);
@@ -196,7 +196,7 @@ TEST_CASE("a line of a megabyte and one that is nested deeply do no harm") {
 
 TEST_CASE("what is no run is refused by name") {
   const TemporaryDirectory directory;
-  CHECK_ERROR(error_of([&] { read_metrics(directory / "none"); }), ErrorKind::invalid_argument, "there is no run",
+  CHECK_ERROR(error_of([&] { read_metrics(directory / "none"); }), ErrorKind::invalid_argument, "cannot find the run",
               directory / "none");
   CHECK_ERROR(error_of([&] { read_metrics(directory.path()); }), ErrorKind::invalid_argument, directory.path(),
               "has no metrics.jsonl");

@@ -105,7 +105,7 @@ TEST_CASE("a run with everything has all charts, and nothing is left out") {
   CHECK(has(page, "<figcaption>Communication hidden behind backward"));
   for (const std::string part :
        {"rank 2 was killed by SIGKILL", "./train --name &#39;a b&#39;", "version of torch", "2.13.0", "n1",
-        "step-9.safetensors", "no longer there", "rank 3, in 100 of 100 lines", "66.0 %"}) {
+        "step-9.safetensors", "removed", "rank 3, in 100 of 100 lines", "66.0 %"}) {
     CAPTURE(part);
     CHECK(has(page, part));
   }
@@ -199,7 +199,7 @@ TEST_CASE("extreme numbers and many ranks, epochs, metrics and events keep the p
   CHECK(page.size() < 1'000'000);
   CHECK(has(page, "The 32 latest of 500 ranks"));
   CHECK(has(page, "slowest rank"));
-  CHECK(has(page, "earlier ones are not shown"));
+  CHECK(has(page, "earlier events are not shown"));
   CHECK_FALSE(has(page, "\"inf"));
   CHECK_FALSE(has(page, "nan"));
 }

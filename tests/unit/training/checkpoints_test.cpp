@@ -98,7 +98,7 @@ TEST_CASE("a checkpoint of a wrapped model is loaded into a plain one, and the l
     models::Toy plain;
     const CapturedLog log;
     load_module(wrapped, *plain);
-    log.await("'module.' before all names in the checkpoint is ignored");
+    log.await("the prefix 'module.' of all names in the checkpoint is ignored");
     CHECK(sha256_of(checkpoint_of(plain)) == sha256_of(checkpoint_of(training.model)));
   });
   ::unsetenv("LOCKSTEP_LOG");

@@ -40,8 +40,8 @@ RunOptions in_cluster(const RunOptions& options) {
   const auto place = find_launch_place(reader, given);
   if (!place && options.nodes.most > 1 && options.rdzv_endpoint.empty()) {
     throw Error(ErrorKind::invalid_argument,
-                "--nnodes: several hosts meet at --rdzv-endpoint HOST:PORT, which is missing, and no cluster manager "
-                "that has started this tells it; see lockstep run --help");
+                "--nnodes: several hosts need --rdzv-endpoint HOST:PORT, which is missing, and no cluster manager "
+                "provides it; see lockstep run --help");
   }
   if (!place) return options;
   RunOptions completed = options;
@@ -50,7 +50,7 @@ RunOptions in_cluster(const RunOptions& options) {
   completed.rdzv_endpoint = place->endpoint;
   completed.rdzv_id = place->rdzv_id;
   if (place->node_rank.value_or(0) == 0) {
-    log_info(fmt::format("{} has started this on {} hosts, which meet at {}", place->source, place->nodes.most,
+    log_info(fmt::format("{} has started launchers on {} hosts, which meet at {}", place->source, place->nodes.most,
                          place->endpoint));
   }
   return completed;

@@ -1,4 +1,4 @@
-// Completes what the command line says by what a cluster manager has told: see launch_place.h.
+// Completes the command line by the settings of a cluster manager: see launch_place.h.
 #pragma once
 
 #include "tools/run_options.h"

@@ -75,7 +75,7 @@ std::vector<std::pair<std::string, std::string>> facts_for_a_report() {
 
 CLI::App* add_doctor(CLI::App& app, DoctorOptions& options) {
   CLI::App* doctor = app.add_subcommand("doctor", "Check this machine before a job starts on it");
-  doctor->add_option("program", options.program, "A program of yours: is its libtorch found, and the right one?");
+  doctor->add_option("program", options.program, "Also check that this program finds the right libtorch");
   doctor->add_option("--hosts", options.hosts, "Check these hosts, over ssh, and compare them: a,b");
   doctor->add_option("--remote-path", options.remote_path,
                      "lockstep's file on these hosts (default: the same path as here)");

@@ -103,9 +103,9 @@ int ps_command(const PsOptions& options) try {
 
 CLI::App* add_top(CLI::App& app, TopOptions& options) {
   CLI::App* top = app.add_subcommand("top", "Show this user's jobs on this machine, refreshed every second; q ends it");
-  top->add_option("--interval", options.interval_seconds, "Seconds from one look to the next (default 1)")
+  top->add_option("--interval", options.interval_seconds, "Seconds between refreshes (default 1)")
       ->check(seconds_range(0.1, 3600));
-  top->add_flag("--once", options.once, "Look twice, print one table, and end");
+  top->add_flag("--once", options.once, "Measure for one interval, print one table, and end");
   add_place(top, options);
   top->footer("Examples:\n  lockstep top --interval 5\n  lockstep top --once\n");
   top->prefix_command(false);

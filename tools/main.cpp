@@ -32,7 +32,7 @@ using namespace lockstep::tools;
 constexpr std::size_t kMistypedLetters = 2;  // letters of a command
 
 CLI::App* add_trace(CLI::App& app, TraceOptions& options) {
-  CLI::App* trace = app.add_subcommand("trace", "Tell where each rank of a job was: in which collective, and how far");
+  CLI::App* trace = app.add_subcommand("trace", "Show where each rank of a job was: in which collective, and how far");
   trace->add_option("--flight", options.flight,
                     "The directory with the ranks' flight recordings, of a job or of one of its attempts (default: "
                     "those of this user's newest job in ~/.local/state/lockstep/flight)");

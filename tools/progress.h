@@ -10,7 +10,7 @@ namespace lockstep::tools {
 
 class Progress {
  public:
-  // "verifying step-0000000400"; of so many bytes.
+  // "verifying step-0000000400"; in bytes.
   Progress(std::string doing, std::uint64_t bytes);
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;

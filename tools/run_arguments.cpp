@@ -68,7 +68,7 @@ void set_output(const RunArguments& from, RunOptions& options) {
 // What one host alone can be told does not go with a list of hosts.
 void check_hosts(const RunOptions& options) {
   if (options.hosts.empty()) return;
-  const auto refuse = [](const char* option) { throw CLI::ValidationError(option, "it does not go with --hosts"); };
+  const auto refuse = [](const char* option) { throw CLI::ValidationError(option, "it cannot be used with --hosts"); };
   if (options.standalone) refuse("--standalone");
   if (options.node_rank) refuse("--node-rank");
   if (!options.local_addr.empty()) refuse("--local-addr");
@@ -88,7 +88,7 @@ void set_meeting(const RunArguments& from, RunOptions& options) {
   check_hosts(options);
   if (options.standalone) {
     if (options.nodes.most > 1)
-      throw CLI::ValidationError("--standalone", "it is for one host, and --nnodes says more");
+      throw CLI::ValidationError("--standalone", "it is for one host, but --nnodes asks for more");
     options.rdzv_endpoint.clear();
   }
   const bool meets = options.nodes.most > 1 && options.hosts.empty();

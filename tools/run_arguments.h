@@ -9,11 +9,11 @@
 
 namespace lockstep::tools {
 
-// Reads the words behind "lockstep", of which the first is "run", with what PET_ variables and the file of --config
+// Reads the words after "lockstep", of which the first is "run", with what PET_ variables and the file of --config
 // say. Nothing if everything is said already: the help, or a usage error; then `exit_code` is set.
 std::optional<RunOptions> read_run(const std::vector<std::string>& words, int& exit_code);
 
-// torchrun's: what stands before the lines of ranks.
+// torchrun's: the prefix of the lines of ranks.
 inline constexpr const char* kPrefixTemplateVariable = "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE";
 
 // Of all options.

@@ -43,12 +43,12 @@ struct RunOptions {
   std::string on_event;                                     // a program that is told of events; empty: none
   std::string report;                                       // a file for the report as JSON; empty: none
   MetricsOptions metrics;                                   // how the job can be watched
-  std::optional<std::chrono::milliseconds> hang_timeout{};  // ends or restarts a job that hangs; none: only tells
+  std::optional<std::chrono::milliseconds> hang_timeout{};  // ends or restarts a job that hangs; none: report
 
   // Several hosts.
   bool standalone = false;  // this one alone, whatever a cluster manager says
   NodeRange nodes;
-  bool chooses_nodes = false;  // what a cluster manager says does not count
+  bool chooses_nodes = false;  // overrides a cluster manager's
   std::optional<int> node_rank;
   std::string rdzv_endpoint;                                     // host:port; empty: this host alone
   std::string rdzv_id;                                           // empty: "default"

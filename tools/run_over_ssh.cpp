@@ -126,7 +126,7 @@ std::vector<std::pair<std::string, int>> parse_hosts(const std::string& text) {
     std::string name = each.substr(0, number);
     if (name.starts_with('[') && name.ends_with(']')) name = name.substr(1, name.size() - 2);
     if (name.empty() || name.starts_with('-')) {
-      throw Error(ErrorKind::invalid_argument, fmt::format("--hosts: '{}' in '{}' is no name of a host", each, text));
+      throw Error(ErrorKind::invalid_argument, fmt::format("--hosts: '{}' in '{}' is not a host name", each, text));
     }
     const bool has_number = number != std::string::npos;
     hosts.emplace_back(

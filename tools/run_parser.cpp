@@ -54,8 +54,9 @@ const CLI::Validator kMetricsPort(
 // node_exporter passes over all others, without a word.
 const CLI::Validator kPromFile(
     [](std::string& text) {
-      return text.ends_with(".prom") ? std::string()
-                                     : fmt::format("'{}' does not end with .prom: node_exporter reads only such", text);
+      return text.ends_with(".prom")
+                 ? std::string()
+                 : fmt::format("'{}' does not end with .prom: node_exporter reads only such files", text);
     },
     "FILE");
 
@@ -109,23 +110,21 @@ CLI::Option* RunParser::flag(const char* name, bool& value, const char* text) {
 
 void RunParser::add_ranks() {
   RunArguments& to = arguments_;
-  common(option(
-      "-n,--nproc-per-node", to.ranks,
-      "Ranks on this host: a number; auto: a rank for each GPU, or without GPUs for each physical core; cpu: for each "
-      "core; gpu "
-      "(default 1)"));
+  common(option("-n,--nproc-per-node", to.ranks,
+                "Ranks on this host: a number; auto: one per GPU, or without GPUs one per physical core; cpu: one per "
+                "core; gpu: one per GPU (default 1)"));
   common(run_->add_option("--env", to.environment, "Set KEY=VALUE for all ranks; may be repeated")
              ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
              ->allow_extra_args(false));
-  option("--bind", to.run.bind, "Bind each rank to cores of its own: core, socket, numa or none (default none)");
+  option("--bind", to.run.bind, "Bind each rank to its own cores: core, socket, numa or none (default none)");
   option("--numa-binding", to.numa_binding, "As --bind, in torchrun's words: node, socket, exclusive, core-complex")
       ->check(CLI::IsMember({"node", "socket", "exclusive", "core-complex"}));
   option("--memory-per-rank", to.memory_per_rank,
-         "The most memory of a rank and all that it starts: 8GiB, 500M (by a cgroup; default: no limit)");
+         "Memory limit of a rank and its child processes: 8GiB, 500M (by a cgroup; default: no limit)");
   option("--cpus-per-rank", to.cpus_per_rank,
-         "The most CPUs of a rank and all that it starts: 2, 0.5 (by a cgroup; default: no limit)");
+         "CPU limit of a rank and its child processes: 2, 0.5 (by a cgroup; default: no limit)");
   option("--role", to.run.role, "ROLE_NAME for the ranks (default 'default')");
-  flag("--virtual-local-rank", to.run.virtual_local_rank, "Each rank sees one GPU alone, and LOCAL_RANK is 0");
+  flag("--virtual-local-rank", to.run.virtual_local_rank, "Each rank sees only one GPU, and LOCAL_RANK is 0");
   option("--start-method", to.start_method, "Accepted for compatibility with torchrun: a rank is always a new process")
       ->check(CLI::IsMember({"spawn", "fork", "forkserver"}));
 }
@@ -142,19 +141,17 @@ void RunParser::add_hosts() {
       ->group(all_ ? "More options" : "")
       ->transform(whole_number(0, 65535));
   option("--rdzv-id", to.run.rdzv_id, "The job's name: jobs of different names can meet at one endpoint");
-  option(
-      "--rdzv-conf", to.rdzv_config,
-      "KEY=VALUE,...: join_timeout (600): seconds until all have to be there; last_call_timeout (30): seconds that "
-      "MIN hosts wait for more; host_timeout (3): of silence until a host is lost; loss_interval (600): a host that is "
-      "lost again within it costs a restart");
+  option("--rdzv-conf", to.rdzv_config,
+         "KEY=VALUE,...: join_timeout (600): seconds within which all have to join; last_call_timeout (30): seconds "
+         "that MIN hosts wait for more; host_timeout (3): seconds of silence until a host is lost; loss_interval "
+         "(600): seconds within which another loss of the same host costs a restart");
   option("--rdzv-backend", to.rdzv_backend,
          "c10d, static, etcd or etcd-v2: accepted for compatibility with torchrun, no effect")
       ->check(known({"c10d", "static", "etcd", "etcd-v2"}, "with all of them, launchers meet by themselves"));
-  flag("--standalone", to.run.standalone, "This host alone, whatever a cluster manager says; --rdzv-* are ignored");
+  flag("--standalone", to.run.standalone, "This host only, whatever a cluster manager says; --rdzv-* are ignored");
   option("--local-addr", to.run.local_addr, "The address by which other hosts reach this one");
   option("--master-addr", to.run.master_addr, "MASTER_ADDR for the ranks (default: the first host)");
-  run_->add_option("--master-port,--master_port", to.run.master_port,
-                   "MASTER_PORT for the ranks (default: one that is free)")
+  run_->add_option("--master-port,--master_port", to.run.master_port, "MASTER_PORT for the ranks (default: a free one)")
       ->group(all_ ? "More options" : "")
       ->transform(whole_number(1, 65535));
 }
@@ -174,9 +171,8 @@ void RunParser::add_ends() {
       ->group(all_ ? "More options" : "")
       ->transform(whole_number(0, 255));
   option("--stop-grace", to.stop_grace_seconds,
-         "Seconds that ranks get to save their work when the job is told to stop (default 25)");
-  option("--signals-to-handle", to.signals,
-         "Signals that tell the job to stop (default SIGTERM,SIGINT,SIGHUP,SIGQUIT)");
+         "Seconds that ranks get to save their work when the job is asked to stop (default 25)");
+  option("--signals-to-handle", to.signals, "Signals that ask the job to stop (default SIGTERM,SIGINT,SIGHUP,SIGQUIT)");
   option("--report", to.run.report, "Write how the job ended to FILE, as JSON");
   run_->add_option_function<std::string>(
           "--metrics-port,--metrics_port",
@@ -187,16 +183,15 @@ void RunParser::add_ends() {
   option("--metrics-textfile", to.run.metrics.textfile,
          "Write the same metrics to FILE every 5 s, for node_exporter: a name that ends with .prom")
       ->check(kPromFile);
-  option(
-      "--on-event", to.run.on_event,
-      "Run PROGRAM, without arguments, when the job starts, restarts, loses a host, is told to stop, and ends; a JSON "
-      "object on its standard input says which");
+  option("--on-event", to.run.on_event,
+         "Run PROGRAM, without arguments, when the job starts, restarts, loses a host, is asked to stop, and ends; a "
+         "JSON object on its standard input describes the event");
   option("--flight", to.run.flight,
-         "Write what each rank did last to DIR, however the job ends, for 'lockstep trace' (default: LOCKSTEP_FLIGHT; "
-         "without it only of attempts that fail, to ~/.local/state/lockstep/flight, where the last 20 jobs stay for 7 "
-         "days, and of each the first attempt and the last 3)");
+         "Write the last operations of each rank to DIR, however the job ends, for 'lockstep trace' (default: "
+         "LOCKSTEP_FLIGHT; without it only of attempts that fail, to ~/.local/state/lockstep/flight, where the last 20 "
+         "jobs are kept for 7 days, and of each the first attempt and the last 3)");
   option("--monitor-interval", to.monitor_interval_seconds,
-         "Accepted for compatibility with torchrun, no effect: ends are seen at once");
+         "Accepted for compatibility with torchrun, no effect: the end of a rank is seen at once");
   option("--event-log-handler", to.event_log_handler,
          "Accepted for compatibility with torchrun, no effect; see --report and --on-event");
 }
@@ -204,7 +199,7 @@ void RunParser::add_ends() {
 void RunParser::add_output() {
   RunArguments& to = arguments_;
   common(option("--log-dir", to.run.output.log_directory,
-                "Write each rank's output to DIR/rank_<r>.stdout.log and .stderr.log, replacing what is there"));
+                "Write each rank's output to DIR/rank_<r>.stdout.log and .stderr.log, replacing existing files"));
   option("--log-format", to.run.log_format,
          "text, or json: each line an object with time, level, host, rank, attempt and message (default: "
          "LOCKSTEP_LOG_FORMAT, else text)")
@@ -227,7 +222,7 @@ void RunParser::add_output() {
 void RunParser::add_program() {
   RunArguments& to = arguments_;
   common(flag("-m,--module", to.style.module, "The program is the name of a Python module"));
-  flag("--no-python", to.style.no_python, "Start a file that ends with .py as it is, without Python");
+  flag("--no-python", to.style.no_python, "Start a .py file directly, without Python");
   flag("--run-path", to.style.run_path, "Start a Python script by runpy.run_path()");
   common(option("--config", to.config, "Read options from FILE (TOML); the command line takes precedence"));
   common(flag("--dry-run", to.run.dry_run, "Print what would be started, and start nothing"));

@@ -1,5 +1,5 @@
-// What a command prints arrives, or the command fails: a full disk, a reader that has gone and a standard output that
-// is closed are no success. For all commands but a job's launcher, whose ranks are worth more than their output.
+// A command's output arrives, or the command fails: a full disk, a reader that has gone and a closed standard output
+// are no success. For all commands but a job's launcher, whose ranks are worth more than their output.
 #pragma once
 
 #include <string>

@@ -49,7 +49,7 @@ ino_t file_of(const UniqueFd& fd) {
 }
 
 int tell_end(const std::string& job, const std::string& how) {
-  print(fmt::format("job {} has ended{}\n", job, how.empty() ? "; its launcher did not say how" : " with " + how));
+  print(fmt::format("job {} has ended{}\n", job, how.empty() ? "; its launcher did not report how" : " with " + how));
   return EXIT_SUCCESS;
 }
 

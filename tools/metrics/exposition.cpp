@@ -63,19 +63,18 @@ void add_job(Page& page, const WatchedJob& status, const JobLabels& labels) {
   page.add(1, {{"version", labels.version}, {"program", labels.program}});
   page.gauge("lockstep_job_start_time_seconds", "When the launcher began, since 1970.");
   page.add(labels.start_seconds);
-  page.gauge("lockstep_job_state", "1 for the state in which the job is, 0 for all others.");
+  page.gauge("lockstep_job_state", "1 for the current state of the job, 0 for all others.");
   for (int i = 0; i < kJobStates; ++i) {
     const auto state = static_cast<JobState>(i);
     page.add(state == status.state ? 1 : 0, {{"state", std::string(to_string(state))}});
   }
   page.gauge("lockstep_job_hanging", "1 while ranks wait for each other and nothing moves, else 0.");
   page.add(status.hang.empty() ? 0 : 1);
-  page.gauge("lockstep_hosts",
-             "Hosts of the attempt that runs, or ran last; of a job that gathers, those that are there.");
+  page.gauge("lockstep_hosts", "Hosts of the current or last attempt; while the job gathers, hosts that have joined.");
   page.add(status.hosts);
   page.gauge("lockstep_world_size", "Ranks of these hosts.");
   page.add(status.world_size);
-  page.counter("lockstep_attempts_total", "How often the ranks of the job were started.");
+  page.counter("lockstep_attempts_total", "Number of times that the ranks of the job were started.");
   page.add(status.attempts);
   page.counter("lockstep_restarts_total", "Attempts that followed a failure.");
   page.add(status.restarts);
@@ -106,9 +105,8 @@ void add_counter(Page& page, const WatchedJob& status, std::uint64_t RankNumbers
 }
 
 void add_times(Page& page, const WatchedJob& status) {
-  page.counter(
-      "lockstep_step_seconds_total",
-      "Where the time of training steps goes; waiting for other ranks and communicating are not in the others.");
+  page.counter("lockstep_step_seconds_total",
+               "Time of training steps by part; waiting for other ranks and communicating count in no other part.");
   for (const MonitoredRank& rank : status.ranks) {
     const RankNumbers& numbers = rank.status.numbers;
     const auto add = [&](std::string_view phase, std::uint64_t ns) {
@@ -131,7 +129,7 @@ void add_times(Page& page, const WatchedJob& status) {
 }
 
 void add_values(Page& page, const WatchedJob& status) {
-  page.gauge("lockstep_value", "What the program has reported last under this name.");
+  page.gauge("lockstep_value", "The last value that the program has reported under this name.");
   for (const MonitoredRank& rank : status.ranks) {
     for (const auto& [name, value] : rank.status.numbers.values) {
       page.add(value, with(labels_of(rank), "name", name));
@@ -151,7 +149,7 @@ void add_checkpoints(Page& page, const WatchedJob& status) {
 }  // namespace
 
 std::string exposition_of(const WatchedJob& status, const JobLabels& labels) {
-  if (!status.is_first) return "# The first host of this job tells of all of its ranks.\n";
+  if (!status.is_first) return "# The first host of this job reports all of its ranks.\n";
   Page page({{"job_id", status.job_id}, {"run_id", status.run_id}});
   add_job(page, status, labels);
   add_states(page, status);

@@ -13,7 +13,7 @@ struct JobLabels {
   double start_seconds = 0;  // when the launcher began; since 1970
 };
 
-// Of a host that is not the first only a comment: the first host tells of all ranks.
+// Of a host that is not the first only a comment: the first host reports all ranks.
 std::string exposition_of(const internal::WatchedJob& status, const JobLabels& labels);
 
 }  // namespace lockstep::tools

@@ -45,7 +45,7 @@ std::string answer_to(std::string_view request, const HttpConnection::Answer& an
   const std::size_t first = line.find(' ');
   const std::size_t second = line.rfind(' ');
   if (first == std::string_view::npos || second == first || !line.substr(second + 1).starts_with("HTTP/1.")) {
-    return text_of({.code = 400, .body = "this is no request of HTTP/1.1\n"}, true);
+    return text_of({.code = 400, .body = "this is not an HTTP/1.1 request\n"}, true);
   }
   const std::string_view method = line.substr(0, first);
   std::string_view path = line.substr(first + 1, second - first - 1);

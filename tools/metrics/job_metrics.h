@@ -31,7 +31,7 @@ class JobMetrics {
   JobMetrics(const JobMetrics&) = delete;
   JobMetrics& operator=(const JobMetrics&) = delete;
 
-  // Null: nobody watches.
+  // Null: not watched.
   internal::JobMonitor* monitor() const;
 
  private:

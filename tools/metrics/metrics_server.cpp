@@ -95,7 +95,7 @@ void MetricsServer::tend(HttpConnection& connection) {
 
 HttpAnswer MetricsServer::answer(std::string_view path) const {
   if (path == "/metrics") return {.body = pages_.metrics(), .type = "text/plain; version=0.0.4; charset=utf-8"};
-  if (path != "/healthz") return {.code = 404, .body = "there are /metrics and /healthz\n"};
+  if (path != "/healthz") return {.code = 404, .body = "use /metrics or /healthz\n"};
   const HealthAnswer health = pages_.health();
   return {.code = health.is_well ? 200 : 503, .body = health.text + "\n"};
 }

@@ -1,6 +1,6 @@
 // A MetricsServer answers GET /metrics and /healthz by HTTP, in a thread of its own. One port, of the address that it
-// is given; whoever reaches that may ask. Clients that say nothing, or do not read, keep nobody else waiting: where
-// there is no place for a new one, the oldest that has sent no whole request is dropped.
+// is given; whoever reaches that may ask. Clients that send nothing, or do not read, block no others: without
+// a place for a new one, the oldest that has sent no whole request is dropped.
 #pragma once
 
 #include <functional>

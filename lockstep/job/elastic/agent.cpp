@@ -333,8 +333,8 @@ bool Agent::on_insist(int signal) {
 
 AgentResult run_agent(const AgentOptions& options, SignalRelay& signals) {
   if (options.rdzv_id.size() > kMostRdzvIdBytes) {
-    throw Error(ErrorKind::invalid_argument,
-                fmt::format("--rdzv-id has {} bytes; {} are possible", options.rdzv_id.size(), kMostRdzvIdBytes));
+    throw Error(ErrorKind::invalid_argument, fmt::format("--rdzv-id has {} bytes; at most {} are allowed",
+                                                         options.rdzv_id.size(), kMostRdzvIdBytes));
   }
   Met met = meet(options, signals, true);
   if (!met.coordinator) return {.exit_code = options.stop_exit_code, .was_asked = true};

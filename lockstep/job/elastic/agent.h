@@ -1,5 +1,5 @@
 // Agent is an agent's life: meeting -> (start -> ranks of this host -> done)* -> farewell. It starts the ranks of its
-// host when the first host says so, ends them when that says so or is lost, and tells it how they ended.
+// host when the first host says so, ends them when it says so or is lost, and reports how they ended.
 #pragma once
 
 #include "lockstep/job/elastic/agent_options.h"

@@ -45,7 +45,7 @@ AgentLink::AgentLink(UniqueFd fd, PeerIdentity peer)
 
 void AgentLink::send(const AgentMessage& message) {
   if (failed()) return;
-  if (queued_.size() - sent_ > kMostQueuedBytes) return fail("its agent does not read what it is sent");
+  if (queued_.size() - sent_ > kMostQueuedBytes) return fail("its agent does not read its messages");
   queued_.append(frame(encode(message), kMostAgentMessageBytes));
   write();
 }
@@ -86,7 +86,7 @@ void AgentLink::look_at_silence() {
   if (!host_answers()) {
     silent_ = true;
     return fail(
-        fmt::format("nothing has come from its agent for {:.1f} s (--rdzv-conf host_timeout=)", seconds(silence_)));
+        fmt::format("nothing has arrived from its agent for {:.1f} s (--rdzv-conf host_timeout=)", seconds(silence_)));
   }
   // Its host must have answered all the time. If it has not, look_if_received() decides, or the network was cut and
   // the agent's messages are still on their way.
@@ -101,8 +101,7 @@ void AgentLink::look_if_received() {
   unacknowledged_.look(Unacknowledged::sent_by(fd_.get()), now);
   if (unacknowledged_.lasts(now) < silence_) return;
   silent_ = true;
-  fail(fmt::format("its host has not received what it was sent for {:.1f} s (--rdzv-conf host_timeout=)",
-                   seconds(silence_)));
+  fail(fmt::format("its host has acknowledged no data for {:.1f} s (--rdzv-conf host_timeout=)", seconds(silence_)));
 }
 
 // Heartbeats are sent all the time, so there is always something that the kernel of the other host has to acknowledge.

@@ -1,7 +1,7 @@
-// AgentLink is a connection between two agents whose handshake is done: messages both ways, and heartbeats that tell
-// whether the other is there. It fails when the other closes it, sends what is no message, or its host does not answer
-// any more or receives nothing of what it is sent. An agent that is silent while its host's kernel acknowledges what it
-// is sent is stopped, or very slow: it is waited for, kFrozenLimit at most.
+// AgentLink is a connection between two agents whose handshake is done: messages both ways, and heartbeats that show
+// whether the other is alive. It fails when the other closes it or sends an invalid message, or when its host no longer
+// answers or acknowledges no data. An agent that is silent while its host's kernel acknowledges
+// data is stopped, or very slow: it is waited for, kFrozenLimit at most.
 // Used by one thread, in its poll loop; never blocks; never throws, but keeps why it failed.
 #pragma once
 
@@ -26,7 +26,7 @@ class AgentLink {
  public:
   static constexpr Duration kBeat = std::chrono::milliseconds(500);
   static constexpr Duration kFrozenLimit = std::chrono::minutes(10);
-  static constexpr std::size_t kMostQueuedBytes = std::size_t{64} << 20;  // for one that does not read
+  static constexpr std::size_t kMostQueuedBytes = std::size_t{64} << 20;  // for a slow reader
 
   AgentLink(UniqueFd fd, PeerIdentity peer);
 

@@ -51,16 +51,16 @@ struct Welcome {
   int host_number = 0;
   std::string job_id = {};
 };
-// Or it does not.
+// Or a refusal.
 struct Refused {
   std::string why = {};
-  bool may_pass = false;  // trying again in a while may do
+  bool may_pass = false;  // trying again may help
 };
-// Or its job (another rdzv id) is gathered at this port of the same address; 0: nobody has come for it yet.
+// Or its job (another rdzv id) is gathered at this port of the same address; 0: no agent gathers it yet.
 struct Elsewhere {
   int port = 0;
 };
-// An agent on the same machine gathers another job: to be told to those who ask here.
+// An agent on the same machine gathers another job: for the agents that ask here.
 struct Gathers {
   std::string rdzv_id = {};
   int port = 0;
@@ -98,7 +98,7 @@ struct Output {
 struct OutputTaken {
   std::uint32_t bytes = 0;
 };
-struct HostAlive {};      // so that silence means something
+struct HostAlive {};      // a heartbeat
 struct KeepOut {          // from the first host: in no attempt until this host reaches that address
   std::string host = {};  // its name
   std::string address = {};

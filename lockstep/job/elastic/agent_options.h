@@ -44,7 +44,7 @@ struct AgentOptions {
   std::string program;                 // its name, without the folder
   std::vector<std::string> arguments;  // the program's own; not compared where the user gives an rdzv id
 
-  // The job is on this host alone: nobody else can come, and nothing is listened at.
+  // The job is on this host alone: no host can join, and nothing listens.
   bool is_alone = false;
   // Where the agents meet otherwise.
   Endpoint endpoint;
@@ -76,9 +76,9 @@ struct AgentOptions {
   std::vector<std::string> opening{};  // of a job on this host alone: lines for the user before it begins
   // The job is over, and a slow reader may not have got all that its ranks have printed. Must not throw.
   std::function<void(const AgentResult& result)> on_over{};
-  // On the first host: what happens to the job; null: nobody wants to know. Must not block or throw.
+  // On the first host: what happens to the job; null: not reported. Must not block or throw.
   std::function<void(const JobEvent& event)> on_event{};
-  // What the ranks with these pids do, as text for HostStatus; null: nobody can say. Blocks for a moment.
+  // What the ranks with these pids do, as text for HostStatus; null: not known. Blocks for a moment.
   std::function<std::string(const std::string& job_id, const std::vector<int>& pids)> describe_ranks{};
   // Gets what all ranks of the job count, on the first host; null: nobody watches. Borrowed.
   JobMonitor* monitor = nullptr;

@@ -48,7 +48,7 @@ AgentAnswer ask_agent(const Endpoint& endpoint, const Token& token, const AgentM
   for (;;) {
     if (auto message = link.take()) return {std::move(link), std::move(*message)};
     if (link.failed()) {
-      throw Error(ErrorKind::peer_lost, fmt::format("the agent at {} has gone: {}", to_string(endpoint), link.why()));
+      throw Error(ErrorKind::peer_lost, fmt::format("the agent at {} is lost: {}", to_string(endpoint), link.why()));
     }
     if (deadline.expired()) {
       throw Error(ErrorKind::timeout, fmt::format("the agent at {} does not answer", to_string(endpoint)));

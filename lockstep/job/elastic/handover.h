@@ -1,4 +1,4 @@
-// What agents hand on of a job whose first host has left: in MeetAnew to those who stay, in Hello to the next one.
+// What agents hand on of a job whose first host has left: in MeetAnew to the remaining ones, in Hello to the next.
 #pragma once
 
 #include <string>

@@ -43,7 +43,7 @@ std::string argument_text(const Hello& hello, std::size_t index) {
 std::string difference_of_arguments(const Hello& theirs, const Hello& ours) {
   const auto [there, here] = std::ranges::mismatch(theirs.arguments, ours.arguments);
   if (there == theirs.arguments.end() && here == ours.arguments.end()) {
-    return fmt::format("its program's arguments differ from those on the first host {}, in what is not shown here",
+    return fmt::format("its program's arguments differ from those on the first host {}, in a part too long to show",
                        ours.host);
   }
   const auto index = static_cast<std::size_t>(here - ours.arguments.begin());
@@ -86,7 +86,7 @@ HostEntry entry_of(int number, const Hello& hello) {
 
 std::optional<std::string> objection(const Hello& theirs, const Hello& ours) {
   const auto differs = [&](std::string_view what, const std::string& there, const std::string& here) {
-    return fmt::format("{} is {} there and {} on the first host {}; start the same on all hosts", what, there, here,
+    return fmt::format("{} is {} there and {} on the first host {}; use the same on all hosts", what, there, here,
                        ours.host);
   };
   if (theirs.version != ours.version) return differs("Lockstep's version", theirs.version, ours.version);
@@ -100,20 +100,18 @@ std::optional<std::string> objection(const Hello& theirs, const Hello& ours) {
   }
   if (theirs.program != ours.program) {
     return fmt::format(
-        "it is to run {}, and a job that runs {} is gathered there under the same --rdzv-id {}; give each "
-        "job an id of its own",
+        "its program is {}, but the job there runs {} under the same --rdzv-id {}; give each job a separate id",
         theirs.program, ours.program, ours.rdzv_id);
   }
   if (ours.rdzv_id == kDefaultRdzvId && theirs.arguments_digest != ours.arguments_digest) {
     return fmt::format(
-        "{}; if it is another job, give it an --rdzv-id of its own, and if arguments of one job are to differ by host, "
-        "give all of its hosts the same --rdzv-id",
+        "{}; if it is another job, give it another --rdzv-id; if arguments of one job differ by host, give all of its "
+        "hosts the same --rdzv-id",
         difference_of_arguments(theirs, ours));
   }
   if (ours.most == 1) {
-    return fmt::format(
-        "a job of one host is gathered there under the same --rdzv-id {}; give each job an id of its own",
-        ours.rdzv_id);
+    return fmt::format("a job of one host runs there under the same --rdzv-id {}; give each job a separate id",
+                       ours.rdzv_id);
   }
   return std::nullopt;
 }

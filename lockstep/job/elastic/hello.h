@@ -1,4 +1,4 @@
-// What an agent says first, and whether the first host's agent takes it. Pure but for what hello_of() asks the system.
+// An agent's first message, and whether the first host accepts it. Pure but for what hello_of() asks the system.
 #pragma once
 
 #include <optional>

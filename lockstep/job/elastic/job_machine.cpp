@@ -64,14 +64,14 @@ std::optional<Refused> JobMachine::arrive(const HostEntry& host, TimePoint now) 
   if (phase_ == Phase::over) return Refused{"the job has ended", true};
   if (is_asked() && !host.returns) return Refused{"the job is being stopped", true};
   if (host.wanted && *host.wanted >= options_.most) {
-    return Refused{
-        fmt::format("its node rank {} does not exist with at most {}", *host.wanted, hosts_text(options_.most))};
+    return Refused{fmt::format("its node rank {} is out of range: the job has at most {}", *host.wanted,
+                               hosts_text(options_.most))};
   }
   for (const HostEntry& other : hosts_) {
     if (host.wanted && other.wanted == host.wanted) {
       // It may have died, which is not noticed at once, and be started again.
-      return Refused{fmt::format("node rank {} is that of host {}, which {}", *host.wanted, other.name,
-                                 other.leaves ? "has not left yet" : "is there already"),
+      return Refused{fmt::format("node rank {} belongs to host {}, which {}", *host.wanted, other.name,
+                                 other.leaves ? "has not left yet" : "has already joined"),
                      true};
     }
   }
@@ -196,7 +196,7 @@ std::vector<JobOrder> JobMachine::take_orders(TimePoint now) {
         orders.push_back({.kind = JobOrder::Kind::start});
       } else if (!begins && now - waiting_since_ >= options_.join_timeout) {
         finish(kNobodyCame,
-               fmt::format("{} of at least {} came within {:.0f} s (--rdzv-conf join_timeout=)", available(),
+               fmt::format("{} of at least {} joined within {:.0f} s (--rdzv-conf join_timeout=)", available(),
                            hosts_text(options_.least), seconds(options_.join_timeout)),
                orders);
       }
@@ -259,8 +259,9 @@ bool JobMachine::goes_on_after_loss(std::vector<JobOrder>& orders) {
          enough ? fmt::format("host {} was lost again within {:.0f} s (--rdzv-conf loss_interval=), and no restart is "
                               "left (--max-restarts)",
                               lost_again_, seconds(options_.loss_interval))
-                : fmt::format("{} left of at least {}, and no restart in which another could come (--max-restarts)",
-                              hosts_text(available()), options_.least),
+                : fmt::format(
+                      "{} left of at least {}, and no restart is left in which another could join (--max-restarts)",
+                      hosts_text(available()), options_.least),
          orders);
   return false;
 }

@@ -1,6 +1,6 @@
 // JobMachine decides what becomes of a job on one or several hosts: who belongs to it, when an attempt begins and ends,
 // and what follows. events -> JobMachine -> orders. The first host has it; a state machine without I/O and clock. An
-// attempt begins when MAX hosts are there, or MIN and nobody else has come for the time of the last call.
+// attempt begins when MAX hosts have joined, or MIN and no other within the last-call timeout.
 //   a rank fails, or all hang: the others are ended; the next attempt begins while restarts are left
 //   a rank cannot be started: the job ends, as after the attempt before
 //   a host is lost: the others are ended; the next attempt begins without it, if MIN are there: that is no restart,
@@ -32,9 +32,9 @@ class JobMachine {
   static constexpr int kNobodyCame = 3;  // the exit code
   JobMachine(const JobMachineOptions& options, TimePoint now);
 
-  // A host has come. The answer if it cannot belong to the job.
+  // A host has arrived. The answer if it cannot join the job.
   std::optional<Refused> arrive(const HostEntry& host, TimePoint now);
-  bool take_over(const Handover& handover);  // that job goes on here. False if it does already
+  bool take_over(const Handover& handover);  // it continues here. False if it already does
   // It is gone; `why`: "its agent has closed the connection". `silent`: it may still run, unseen.
   void lose(int host, const std::string& why, bool silent, TimePoint now);
   // Of another generation than this: ignored.
@@ -47,8 +47,8 @@ class JobMachine {
   void ask_to_stop(int host, int signal, TimePoint now);
   // The host is to leave; asked again, its ranks are killed. REQUIRES: is_elastic().
   void leave(int host, TimePoint now);
-  void reach(int host, TimePoint now);                  // the other one again, by a host that is kept out
-  void abandon(int exit_code, const std::string& why);  // the attempt that was to begin cannot
+  void reach(int host, TimePoint now);                  // a kept-out host reaches the other one again
+  void abandon(int exit_code, const std::string& why);  // the next attempt cannot begin
   // What is due. REQUIRES: each order is obeyed before the next call.
   std::vector<JobOrder> take_orders(TimePoint now);
   Deadline wake_at() const;
@@ -68,7 +68,7 @@ class JobMachine {
   const std::vector<int>& busy() const { return busy_; }  // hosts whose ranks run
   bool undisturbed() const { return phase_ == Phase::running && reason_ == Reason::none; }
   bool running() const { return phase_ == Phase::running || phase_ == Phase::ending; }
-  bool are_back() const;          // that are expected
+  bool are_back() const;          // the expected ones
   std::string waits_for() const;  // "1 more host"; empty if it waits for none
 
  private:
@@ -104,9 +104,9 @@ class JobMachine {
   std::vector<int> busy_;
   int generation_ = -1;
   int restarts_ = 0;
-  int expected_ = 0;  // hosts that were told to meet anew
+  int expected_ = 0;  // hosts that were to meet again
   int round_ = 0;
-  bool steady_ = false;  // who is here was here before: no last call
+  bool steady_ = false;  // all hosts took part before: no last call
   std::optional<TimePoint> enough_since_;
   TimePoint waiting_since_;
   std::optional<TimePoint> fence_;      // no attempt begins before: a host that is not seen stops itself by then

@@ -120,7 +120,7 @@ void LocalCoordinator::part_from(Connection& connection) {
     announce(describe(machine_.outcome().lost.back()));
     tell_event(JobEvent::Kind::loss);
   } else {
-    announce(fmt::format("host {} has gone: {}", connection.hello->host, connection.link.why()));
+    announce(fmt::format("host {} has disconnected: {}", connection.hello->host, connection.link.why()));
   }
 }
 
@@ -156,7 +156,7 @@ void LocalCoordinator::greet(Connection& connection, const Hello& hello) {
   const std::string who = fmt::format("host {} ({}, pid {})", hello.host, connection.link.peer_address(), hello.pid);
   if (refused) {
     connection.link.send(*refused);
-    if (refused_.insert(who).second) announce(fmt::format("{} cannot take part: {}", who, refused->why));
+    if (refused_.insert(who).second) announce(fmt::format("{} cannot join: {}", who, refused->why));
     return;
   }
   connection.hello = hello;
@@ -164,10 +164,10 @@ void LocalCoordinator::greet(Connection& connection, const Hello& hello) {
   connection.link.send(Welcome{number, job_id_});
   take_over(hello.handover);
   const std::size_t here = machine_.hosts().size();
-  announce(fmt::format("{} has come: {} of {} host{}", who, here, range_text(options_.least, options_.most),
+  announce(fmt::format("{} has joined: {} of {} host{}", who, here, range_text(options_.least, options_.most),
                        options_.most == 1 ? "" : "s"));
   if (here > static_cast<std::size_t>(options_.most)) {
-    announce(fmt::format("host {} waits until another one goes", hello.host));
+    announce(fmt::format("host {} waits until another host leaves", hello.host));
   }
 }
 
@@ -260,7 +260,7 @@ void LocalCoordinator::finish() {
     if (connection.waits_for_end) connection.link.send(farewell);
     if (connection.number < 0) continue;
     if (!machine_.had_slot(connection.number))
-      connection.link.send(Notice{"this host was not needed: it has run nothing"});
+      connection.link.send(Notice{"this host was not needed: it has run no ranks"});
     connection.link.send(farewell);
   }
 }
@@ -301,7 +301,7 @@ void LocalCoordinator::tell_of_waiting() {
   tell_waiting_at_ = Deadline::after(kTellWaitingAgain);
   std::string line = fmt::format("waiting for {} at {}", missing, to_string(options_.endpoint));
   if (is_loopback(listener_->address()) && is_loopback(store_address())) {
-    line += fmt::format(", which is {} here: other hosts do not reach it; name an address of the network",
+    line += fmt::format(", which is {} here: other hosts cannot reach it; use a network address of this host",
                         listener_->address());
   }
   announce(line);

@@ -47,8 +47,8 @@ class LocalCoordinator : public Coordinator {
     std::optional<Hello> hello = {};
     int number = -1;              // of its host in the machine
     std::size_t shown_bytes = 0;  // of its output, not confirmed yet
-    bool has_parted = false;      // it is no host of the job any more
-    bool is_frozen = false;       // which was said
+    bool has_parted = false;      // no longer a host of the job
+    bool is_frozen = false;       // announced
     std::set<int> asks_hosts{};   // from outside: whose HostStatus it has not got yet
     bool asks_status = false;
     bool waits_for_end = false;  // from outside
@@ -105,7 +105,7 @@ class LocalCoordinator : public Coordinator {
     const Connection* connection;
   };
   std::map<std::string, OtherJob> other_jobs_;  // by rdzv id
-  std::set<std::string> refused_;               // who was told of already
+  std::set<std::string> refused_;               // already announced
   std::deque<AgentMessage> inbox_;              // for the ranks of this host
   std::unique_ptr<JobStore> store_;             // of the attempt
   std::optional<JobHang> hang_;                 // likewise

@@ -35,7 +35,7 @@ void LocalCoordinator::hear_request(int host, int signal, TimePoint now) {
 void LocalCoordinator::dismiss(int host) {
   for (Connection& connection : connections_) {
     if (connection.number != host) continue;
-    connection.link.send(Notice{"this host has left the job, which goes on"});
+    connection.link.send(Notice{"this host has left the job, which continues"});
     connection.link.send(Farewell{kLeftExitCode, ""});
     connection.number = -1;
   }
@@ -56,7 +56,7 @@ void LocalCoordinator::leave_to_others() {
   for (Connection& connection : connections_) {
     if (connection.number < 0) continue;
     connection.link.send(Notice{
-        fmt::format("the first host {} has left: meeting anew at {}", own_hello_.host, to_string(options_.endpoint))});
+        fmt::format("the first host {} has left: meeting again at {}", own_hello_.host, to_string(options_.endpoint))});
     connection.link.send(MeetAnew{{job_id_, machine_.generation(), machine_.restarts(), others}});
   }
   inbox_.push_back(Farewell{kLeftExitCode, ""});

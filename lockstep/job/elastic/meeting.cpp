@@ -124,7 +124,7 @@ class Meeter {
   // Nothing if trying again may do.
   Met take_refusal(const Refused& refused) {
     const std::string text =
-        fmt::format("the job at {} does not take this host: {}", to_string(options_.endpoint), refused.why);
+        fmt::format("the job at {} refuses this host: {}", to_string(options_.endpoint), refused.why);
     if (!refused.may_pass) throw Error(ErrorKind::invalid_argument, text);
     if (!refused_until_) refused_until_ = Deadline::after(options_.stop_grace + options_.grace + kRefusalMayPass);
     if (refused_until_->expired()) throw Refusal(text);
@@ -144,7 +144,7 @@ class Meeter {
   // The endpoint is held for another job.
   Met follow(const Endpoint& endpoint, int port) {
     if (port != 0) return visit({endpoint.host, static_cast<std::uint16_t>(port)}, true);
-    trouble_ = "it is held for a job with another --rdzv-id, and no agent on that host gathers this one";
+    trouble_ = "it is in use by a job with another --rdzv-id, and no agent on that host serves this job";
     if (!is_here() || !listen_at_.expired()) return {};
     EndpointListener listener =
         EndpointListener::open_elsewhere(addresses_, options_.endpoint.port, options_.token, options_.rdzv_id);
@@ -155,15 +155,15 @@ class Meeter {
 
   [[noreturn]] void throw_stranger() const {
     const std::string holder = is_here() ? describe_port_holder(options_.endpoint.port) : "";
-    throw Error(ErrorKind::invalid_argument,
-                fmt::format("at {} answers {}, which is no agent of Lockstep; choose another port for --rdzv-endpoint "
-                            "({})",
-                            to_string(options_.endpoint), holder.empty() ? "a program" : holder, trouble_));
+    throw Error(
+        ErrorKind::invalid_argument,
+        fmt::format("{} is in use by {}, which is not a Lockstep agent; choose another port for --rdzv-endpoint ({})",
+                    to_string(options_.endpoint), holder.empty() ? "a program" : holder, trouble_));
   }
 
   [[noreturn]] void give_up() const {
     throw Error(ErrorKind::timeout,
-                fmt::format("no first host came to {} within {:.0f} s (--rdzv-conf join_timeout=): {}",
+                fmt::format("no first host answered at {} within {:.0f} s (--rdzv-conf join_timeout=): {}",
                             to_string(options_.endpoint), seconds(options_.join_timeout), trouble_));
   }
 

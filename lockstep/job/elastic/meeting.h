@@ -1,4 +1,4 @@
-// Where the agents of a job meet: endpoint -> the front coordinator, or a link to it. The first host is the one whose
+// Where the agents of a job meet: endpoint -> the LocalCoordinator, or a link to it. The first host is the one whose
 // address the endpoint names; if several agents are on it, the first to listen there, with node rank 0 if one has asked
 // for it. The others connect, and try again until the join timeout. An agent of another job (rdzv id) that holds the
 // endpoint says where this one's is gathered.

@@ -47,11 +47,11 @@ std::string interface_of_broadcast(const SocketAddress& address) {
 
 std::string why_not(const Endpoint& endpoint, int most_hosts) {
   if (endpoint.port == 0 && most_hosts > 1) {
-    return "port 0 stands for any free port, which the other hosts do not know; name one, such as 29400";
+    return "port 0 means any free port, which the other hosts do not know; choose one, such as 29400";
   }
   const auto address = numeric_address(endpoint.host);
   if (!address) return "";
-  constexpr const char* kRemedy = "name the first host, or an address of it that the others reach";
+  constexpr const char* kRemedy = "give the first host's name, or an address of it that the others can reach";
   if (const auto why = address->why_of_no_host(); !why.empty()) {
     return fmt::format("no host has the address {}, which {}; {}", address->host(), why, kRemedy);
   }
@@ -61,8 +61,8 @@ std::string why_not(const Endpoint& endpoint, int most_hosts) {
   }
   if (address->is_link_local() && !address->has_scope()) {
     return fmt::format(
-        "{} is a link-local address, which needs the name of this host's own interface: [{}%eth0]:{}; or name "
-        "another address of the first host",
+        "{} is a link-local address, which needs the name of an interface of this host: [{}%eth0]:{}; or use another "
+        "address of the first host",
         address->host(), address->host(), endpoint.port);
   }
   return "";

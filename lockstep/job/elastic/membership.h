@@ -13,14 +13,14 @@ struct HostEntry {
   std::string name = {};
   int ranks = 1;
   std::optional<int> wanted = {};     // the node rank that its user asked for
-  std::optional<int> node_rank = {};  // that it had last
+  std::optional<int> node_rank = {};  // its last one
   bool returns = false;               // it was in the job before the first host left
   bool leaves = false;                // its user has asked it to, while an attempt runs
   bool kept_out = false;              // it does not reach another host of the job, and is in no attempt until it does
 };
 
 inline constexpr int kFirstHost = 0;  // HostEntry::number
-inline constexpr int kOutside = -1;   // who asks is no host
+inline constexpr int kOutside = -1;   // asked by no host
 
 inline bool is_available(const HostEntry& host) { return !host.leaves && !host.kept_out; }
 
@@ -35,8 +35,8 @@ struct Slot {
 };
 
 // Slots for at most `most` of the hosts, by node rank. Hosts that were in the last attempt come first, then those that
-// have asked for a node rank, then the others as they arrived. Who asked for a node rank below the number of hosts gets
-// it; else who had one keeps it where that is possible.
+// have asked for a node rank, then the others as they arrived. A host gets the node rank that it asked for if
+// that is below the number of hosts; others keep theirs if possible.
 std::vector<Slot> assign_slots(std::vector<HostEntry> hosts, int most);
 
 int world_size(const std::vector<Slot>& slots);

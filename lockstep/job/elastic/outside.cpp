@@ -33,7 +33,7 @@ AgentAnswer ask(const OutsideJob& job, const AgentMessage& question, Deadline de
 std::optional<AgentMessage> next(AgentLink& link, Deadline deadline) {
   for (;;) {
     if (auto message = link.take()) return message;
-    if (link.failed()) throw Error(ErrorKind::peer_lost, "the first host's agent has gone: " + link.why());
+    if (link.failed()) throw Error(ErrorKind::peer_lost, "the first host's agent is lost: " + link.why());
     if (deadline.expired()) return std::nullopt;
     pollfd entry = link.wanted();
     ::poll(&entry, 1, std::min(deadline, link.wake_at()).poll_timeout_ms());
@@ -54,7 +54,7 @@ JobStatus ask_status(const OutsideJob& job, Deadline deadline) {
       return status;
     }
   }
-  throw Error(ErrorKind::timeout, "not all of its hosts have said in time what their ranks do");
+  throw Error(ErrorKind::timeout, "not all of its hosts have reported their ranks in time");
 }
 
 std::optional<Farewell> stop_job(const OutsideJob& job, Deadline deadline) {

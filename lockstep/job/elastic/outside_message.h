@@ -5,7 +5,7 @@
 
 namespace lockstep::internal {
 
-// From outside: who is no agent of the job asks what its ranks do. Answered with a HostStatus of each host and, when
+// From outside (no agent of the job): asks what its ranks do. Answered with a HostStatus of each host and, when
 // all have answered, a StatusDone; or with Elsewhere.
 struct AskStatus {
   std::string rdzv_id = {};

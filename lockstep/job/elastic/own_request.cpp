@@ -53,7 +53,7 @@ bool OwnRequest::waits_in_vain(const Coordinator& coordinator) {
 
 int OwnRequest::exit_code() const {
   if (!leaves()) return options_.stop_exit_code;
-  say_on_standard_error("this host has left the job, which goes on");
+  say_on_standard_error("this host has left the job, which continues");
   return kLeftExitCode;
 }
 

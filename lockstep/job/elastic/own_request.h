@@ -1,4 +1,4 @@
-// What the user of this host has asked it, which holds on where the first host cannot hear it: it is frozen, or has
+// The user's request to this host (stop or leave), also while the first host cannot receive it: it is frozen or has
 // left. signals -> OwnRequest -> Agent. Used by one thread.
 #pragma once
 
@@ -28,7 +28,7 @@ class OwnRequest {
   // The first host's agent does not answer, and this host is to leave or stop: it waits for as long as ranks have to
   // save, and not if it is asked again. Says so.
   bool waits_in_vain(const Coordinator& coordinator);
-  // With which this host ends without a word from the first one. Says what becomes of the job.
+  // Of this host if the first one sends none. Logs how the job goes on.
   int exit_code() const;
 
  private:

@@ -1,6 +1,5 @@
-// How long the kernel of another host has left unacknowledged what it was sent over a TCP connection. It acknowledges
-// for a process that is stopped, too; one that does not has gone, or receives nothing: then what it still sends is no
-// sign that it can take part.
+// For how long the kernel of another host has not acknowledged data on a TCP connection. It acknowledges for a stopped
+// process, too; a kernel that does not is gone or receives nothing, even if data from it still arrives.
 #pragma once
 
 #include <chrono>
@@ -19,7 +18,7 @@ class Unacknowledged {
     std::uint64_t acknowledged = 0;  // bytes, since the connection began
     bool waits = false;              // more was sent than that, and the other has room for it
   };
-  // By TCP_INFO. On a kernel that does not tell, nothing waits.
+  // By TCP_INFO. On a kernel without it, nothing waits.
   static Sent sent_by(int fd);
 
   // A look at the connection. At most one period of looks is missed of a silence that begins in between, and a caller

@@ -45,7 +45,7 @@ Finding cores(const MachineFacts& facts) {
   if (quota) finding.found += fmt::format("; the cgroup's quota is {:.2f}", *quota);
   if (quota && *quota < 1) {
     finding.verdict = Verdict::warning;
-    finding.remedy = "with less than a core, ranks wait for their turn; raise the CPU limit of the container";
+    finding.remedy = "with less than a core, ranks run only part of the time; raise the CPU limit of the container";
   }
   return finding;
 }
@@ -63,7 +63,7 @@ Finding vectors(const MachineFacts& facts) {
   } else {
     finding.verdict = Verdict::warning;
     finding.found = "neither AVX2 nor NEON is reported";
-    finding.remedy = "reductions are slower; a virtual machine may hide what its host has (CPU type 'host')";
+    finding.remedy = "reductions are slower; a virtual machine may hide its host's instructions (use CPU type 'host')";
   }
   return finding;
 }
@@ -99,11 +99,11 @@ Finding threads(const MachineFacts& facts) {
     Finding finding{.subject = "threads", .found = fmt::format("OMP_NUM_THREADS is {}", *wanted)};
     if (*wanted > available) {
       finding.verdict = Verdict::warning;
-      finding.remedy = fmt::format("each rank gets more threads than the {} cores there are; unset it", available);
+      finding.remedy = fmt::format("each rank gets more threads than the machine has cores ({}); unset it", available);
     }
     return finding;
   } catch (const Error& error) {
-    return {Verdict::warning, "threads", error.what(), "unset OMP_NUM_THREADS, or give it one number"};
+    return {Verdict::warning, "threads", error.what(), "unset OMP_NUM_THREADS, or set it to one number"};
   }
 }
 

@@ -85,7 +85,7 @@ Finding memory_files() {
 Finding shared_memory_folder(const MachineFacts& facts) {
   const auto system = facts.file_system("/dev/shm");
   if (!system) {
-    return {Verdict::warning, "/dev/shm", "it is not there",
+    return {Verdict::warning, "/dev/shm", "it does not exist",
             "Lockstep does not need it, but PyTorch's data loaders do: mount a tmpfs there"};
   }
   const double total = static_cast<double>(system->f_blocks) * static_cast<double>(system->f_frsize);
@@ -133,7 +133,7 @@ Findings check_memory(const MachineFacts& facts) {
           limit_on(facts, RLIMIT_NPROC, "processes and threads", false, 1024,
                    "ranks have tens of threads each: ulimit -Hu 65536, or TasksMax= in systemd"),
           limit_on(facts, RLIMIT_FSIZE, "size of files", true, rlim_t{1} << 30,
-                   "it holds for memory files and checkpoints, too: ulimit -Hf unlimited")};
+                   "it also applies to memory files and checkpoints: ulimit -Hf unlimited")};
 }
 
 }  // namespace lockstep::internal

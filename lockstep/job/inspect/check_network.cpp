@@ -86,7 +86,7 @@ Finding interface(const Interface& each, Deadline deadline) {
             .found = fmt::format("{}, a round trip to itself takes {:.0f} us", each.address, trip * 1e6)};
   } catch (const Error& error) {
     return {Verdict::error, subject, fmt::format("{} does not reach itself: {}", each.address, error.what()),
-            fmt::format("look at the firewall, or leave it out: LOCKSTEP_IFNAME=<another than {}>", each.name)};
+            fmt::format("check the firewall, or use another interface: LOCKSTEP_IFNAME=<another than {}>", each.name)};
   }
 }
 
@@ -95,7 +95,8 @@ Finding ports(const MachineFacts& facts) {
   int first = 0;
   int last = 0;
   if (std::sscanf(range.c_str(), "%d %d", &first, &last) != 2) return {.subject = "ports", .found = "not reported"};
-  Finding finding{.subject = "ports", .found = fmt::format("the kernel gives {} to {} to connections", first, last)};
+  Finding finding{.subject = "ports",
+                  .found = fmt::format("the kernel uses {} to {} for outgoing connections", first, last)};
   if (last - first < 4096) {
     finding.verdict = Verdict::warning;
     finding.remedy = "all ranks of a host connect to all others: sysctl net.ipv4.ip_local_port_range='32768 60999'";
@@ -109,8 +110,8 @@ Findings check_network(const MachineFacts& facts, Deadline deadline) {
   Findings findings{name()};
   for (const Interface& each : network_interfaces()) findings.push_back(interface(each, deadline));
   if (findings.size() == 1) {
-    findings.push_back({Verdict::warning, "interfaces", "none is up but loopback",
-                        "jobs can run on this host alone; look at 'ip address'"});
+    findings.push_back(
+        {Verdict::warning, "interfaces", "only loopback is up", "jobs can run on this host only; check 'ip address'"});
   }
   findings.push_back(ports(facts));
   return findings;

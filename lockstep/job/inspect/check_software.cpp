@@ -21,12 +21,12 @@ Finding token_to_be_made(const std::string& home) {
   const std::string folder = home + "/.lockstep";
   const bool has_folder = ::access(folder.c_str(), F_OK) == 0;
   if (!home.empty() && ::access((has_folder ? folder : home).c_str(), W_OK | X_OK) == 0) {
-    return {.subject = "token", .found = fmt::format("{}/token is made at the first use", folder)};
+    return {.subject = "token", .found = fmt::format("{}/token is created at the first use", folder)};
   }
   return {
       Verdict::warning, "token",
       home.empty() ? std::string("this user has no home folder to keep it in")
-                   : fmt::format("{}/token cannot be made: {}", folder, std::strerror(errno)),
+                   : fmt::format("{}/token cannot be created: {}", folder, std::strerror(errno)),
       "one host keeps it in $XDG_RUNTIME_DIR or /tmp; on several, set LOCKSTEP_TOKEN_FILE to a copy of one file, of "
       "mode 0600"};
 }
@@ -40,20 +40,20 @@ Finding token(const EnvironmentReader& reader) {
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0) {
     if (own) return token_to_be_made(home);
-    return {Verdict::error, "token", fmt::format("{}, which LOCKSTEP_TOKEN_FILE names, is not there", path),
+    return {Verdict::error, "token", fmt::format("{}, which LOCKSTEP_TOKEN_FILE names, does not exist", path),
             "copy ~/.lockstep/token of the host that starts the job to it"};
   }
   try {
     Token::from_file(path);
-    return {.subject = "token", .found = fmt::format("{} can be used; all hosts of a job need the same", path)};
+    return {.subject = "token", .found = fmt::format("{} can be used; all hosts of a job need the same token", path)};
   } catch (const Error& error) {
-    return {Verdict::error, "token", error.what(), fmt::format("chmod 600 {}, or copy it anew", path)};
+    return {Verdict::error, "token", error.what(), fmt::format("chmod 600 {}, or copy it again", path)};
   }
 }
 
 Finding variables() {
   const std::vector<std::string> unknown = describe_unknown_variables(environ);
-  if (unknown.empty()) return {.subject = "variables", .found = "no LOCKSTEP_ variable is unknown"};
+  if (unknown.empty()) return {.subject = "variables", .found = "all LOCKSTEP_ variables are known"};
   return {Verdict::warning, "variables", fmt::format("{}", fmt::join(unknown, "; ")), "unset or correct them"};
 }
 
@@ -62,8 +62,7 @@ Finding launchers(const MachineFacts& facts) {
   for (const char* name : {"srun", "sbatch", "mpirun", "mpiexec.hydra", "flux", "kubectl", "torchrun", "ssh"}) {
     if (const std::string path = facts.program(name); !path.empty()) found.push_back(path);
   }
-  return {.subject = "launchers",
-          .found = found.empty() ? "none but this one" : fmt::format("{}", fmt::join(found, ", "))};
+  return {.subject = "launchers", .found = found.empty() ? "only this one" : fmt::format("{}", fmt::join(found, ", "))};
 }
 
 Finding started_by(const EnvironmentReader& reader) {
@@ -98,7 +97,7 @@ void compare_versions(Finding& finding, const std::string& version, const Softwa
   if (release_of(version) == release_of(wanted.torch_version)) return;
   finding.verdict = Verdict::warning;
   finding.found += fmt::format("; this Lockstep was built for {}", wanted.torch_version);
-  finding.remedy = fmt::format("use libtorch {}, or build Lockstep and the program anew with Torch_DIR",
+  finding.remedy = fmt::format("use libtorch {}, or rebuild Lockstep and the program with Torch_DIR",
                                release_of(wanted.torch_version));
 }
 
@@ -118,12 +117,12 @@ Finding libtorch_of_program(const MachineFacts& facts, const SoftwareWanted& wan
   const std::string& program = wanted.program;
   const std::string subject = fmt::format("libtorch of {}", program);
   if (::access(program.c_str(), X_OK) != 0) {
-    return {Verdict::error, subject, "the program cannot be executed", "give the path of a program of yours"};
+    return {Verdict::error, subject, "the program cannot be executed", "give the path of your program"};
   }
   const auto text = run_and_read({"/usr/bin/ldd", program}, deadline);
   if (!text) {
-    return {Verdict::warning, subject, "ldd cannot tell: not a program for this machine?",
-            fmt::format("look at 'file {}'", program)};
+    return {Verdict::warning, subject, "ldd cannot read it: is it a program for this machine?",
+            fmt::format("check the output of 'file {}'", program)};
   }
   const std::string path = linked(*text, "libtorch_cpu.so");
   if (path.empty()) return {.subject = subject, .found = "it does not link libtorch"};
@@ -157,7 +156,7 @@ Finding torch_of_python(const MachineFacts& facts, const SoftwareWanted& wanted,
   if (!text) {
     finding.verdict = Verdict::warning;
     finding.found = fmt::format("{} cannot be started, or fails", python);
-    finding.remedy = fmt::format("Python scripts cannot run so: look at what '{} -c \"import site\"' says", python);
+    finding.remedy = fmt::format("Python scripts cannot run: check the output of '{} -c \"import site\"'", python);
     return finding;
   }
   const std::string line = text->substr(0, text->find('\n'));

@@ -48,8 +48,8 @@ Finding compare_clocks(const std::vector<HostFindings>& hosts) {
     return finding;
   }
   finding.verdict = Verdict::warning;
-  finding.found = fmt::format("that of {} is {:.1f} s ahead of that of {}", most->host, apart, least->host);
-  finding.remedy = "times in their logs do not fit; let chrony or NTP set them";
+  finding.found = fmt::format("the clock of {} is {:.1f} s ahead of that of {}", most->host, apart, least->host);
+  finding.remedy = "times in their logs do not match; synchronise them by chrony or NTP";
   return finding;
 }
 
@@ -65,8 +65,8 @@ Findings compare_hosts(const std::vector<HostFindings>& hosts) {
       all.push_back(std::move(finding));
     }
     if (!each.findings.empty()) continue;
-    all.push_back({Verdict::error, fmt::format("{}: checks", each.host), "no result came from it",
-                   "look at what is said above; 'ssh HOST true' has to work without a question"});
+    all.push_back({Verdict::error, fmt::format("{}: checks", each.host), "it returned no result",
+                   "see the messages above; 'ssh HOST true' must work without a prompt"});
   }
   for (const auto& [subject, of_hosts] : versions) all.push_back(compare(subject, of_hosts));
   if (std::ranges::all_of(hosts, [](const auto& host) { return host.clock_ahead_seconds.has_value(); }) &&
@@ -93,7 +93,7 @@ Findings findings_of_line(const std::string& line) {
       findings.push_back({static_cast<Verdict>(std::clamp(verdict, 0, worst)), subject, found, remedy});
     }
   } catch (const nlohmann::json::exception& error) {
-    throw Error(ErrorKind::invalid_argument, fmt::format("no findings of a host: {}", error.what()));
+    throw Error(ErrorKind::invalid_argument, fmt::format("these are not the findings of a host: {}", error.what()));
   }
   return findings;
 }

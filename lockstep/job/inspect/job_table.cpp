@@ -188,7 +188,7 @@ std::vector<JobRank> ranks_of_json(const std::string& host, const std::string& t
     }
   } catch (const nlohmann::json::exception& error) {
     throw Error(ErrorKind::corrupt_data,
-                fmt::format("host {} says what cannot be read of its ranks: {}", printable(host), error.what()));
+                fmt::format("the status of the ranks of host {} cannot be read: {}", printable(host), error.what()));
   }
   return ranks;
 }

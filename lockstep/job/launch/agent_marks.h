@@ -1,5 +1,5 @@
-// What a far end tells the launcher of its agent, in marks among what the agent and its ranks say on standard error:
-// how far it is, and how it has ended. A mark has the order's secret, so no rank can print one. far end -> bytes ->
+// Marks by which a far end reports its agent to the launcher, among the standard error of the agent and its ranks:
+// its stage, and how it has ended. A mark has the order's secret, so no rank can print one. far end -> bytes ->
 // MarkReader -> text without marks. Pure.
 #pragma once
 

@@ -125,11 +125,9 @@ siginfo_t wait_for(int pid, int options, rusage* usage = nullptr) {
   while (::syscall(SYS_waitid, P_PID, pid, &info, options, usage) != 0) {
     if (errno == EINTR) continue;
     if (errno == ECHILD) {
-      throw Error(
-          ErrorKind::internal,
-          fmt::format("pid {} was reaped by another part of this program (a waitpid(-1) or a SIGCHLD handler?); "
-                      "how it ended is lost",
-                      pid));
+      throw Error(ErrorKind::internal, fmt::format("pid {} was reaped by another part of this program (a waitpid(-1) "
+                                                   "or a SIGCHLD handler?); its exit status is lost",
+                                                   pid));
     }
     throw system_error(fmt::format("waiting for pid {}", pid), errno);
   }

@@ -75,9 +75,9 @@ class HookRun {
     drain();
     lines_.finish([](std::string_view line) { show(line); });
     if (killed) {
-      warn(fmt::format("did not end in time for '{}' and was killed", event_));
+      warn(fmt::format("did not finish in time for event '{}' and was killed", event_));
     } else if (!status->ok()) {
-      warn(fmt::format("{} for '{}'", describe(*status), event_));
+      warn(fmt::format("{} for event '{}'", describe(*status), event_));
     }
   }
 
@@ -171,7 +171,7 @@ struct EventHook::State {
       try {
         HookRun(path, event->name, event->text).wait(Deadline::after(limit), give_up.get());
       } catch (const std::exception& error) {
-        HookRun::warn(fmt::format("was not run for '{}': {}", event->name, error.what()));
+        HookRun::warn(fmt::format("was not run for event '{}': {}", event->name, error.what()));
       }
     }
   }
@@ -218,7 +218,7 @@ void EventHook::finish(bool was_asked, int stop_fd) {
   state_->thread.join();
   const std::size_t left = state_->waiting.size() + state_->left_out;
   if (left > 0) {
-    HookRun::warn(fmt::format("took too long: {} event{} left out", left, left == 1 ? " was" : "s were"));
+    HookRun::warn(fmt::format("took too long: {} event{} skipped", left, left == 1 ? " was" : "s were"));
   }
 }
 

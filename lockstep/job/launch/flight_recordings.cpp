@@ -30,7 +30,7 @@ std::string how_it_ended(const Outcome& outcome, int rank) {
   for (const RankEnd& end : outcome.ranks) {
     if (end.rank != rank) continue;
     const std::string how = failure_text(end).empty() ? describe(end.status) : failure_text(end);
-    return end.told_to_stop ? how + ", after the launcher had told it to stop" : how;
+    return end.told_to_stop ? how + ", after the launcher asked it to stop" : how;
   }
   return "";
 }
@@ -129,7 +129,7 @@ std::string FlightRecordings::save(const Outcome& outcome, const std::string& di
     }
     if (directory.empty()) prune_attempts(job);
   } catch (const Error& error) {
-    return fmt::format("the flight recording is lost: {}", error.what());
+    return fmt::format("the flight recording could not be saved: {}", error.what());
   }
   return fmt::format("to see where each rank was: lockstep trace --flight {}", shell_quoted(place));
 }

@@ -46,7 +46,7 @@ struct Blockage {
   std::vector<int> waiting = {};
   std::vector<int> suspects = {};  // who can end it; never empty if there is a blockage
 
-  // The rank that is to blame, or -1: in a circle, or where all are together, none is more than another.
+  // The rank that is to blame, or -1: in a circle, or where all are together, no rank is.
   int blamed() const;
 };
 

@@ -21,7 +21,7 @@ std::string activity_of(const RankSight& rank) {
   constexpr double kSome = 0.05;  // what threads use that only look around is less, also on a slow machine
   const std::string cpu = rank.cpu >= kSome ? fmt::format(", using {:.0f} % of a core", 100 * rank.cpu) : "";
   switch (rank.state) {
-    case 'T': return "stopped (by SIGSTOP or the like; kill -CONT goes on)";
+    case 'T': return "stopped (by SIGSTOP or the like; kill -CONT resumes it)";
     case 't': return "stopped by a debugger";
     case 'D': return "waiting for a disk or a device" + cpu;
     case 'Z': return "ended";
@@ -73,7 +73,7 @@ std::string describe_blockage(const HangSight& sight) {
   const std::string waiting =
       fmt::format("{} {}", ranks_text(blockage.waiting), blockage.waiting.size() == 1 ? "waits" : "wait");
   switch (blockage.kind) {
-    case BlockageKind::none: return "nobody waits";
+    case BlockageKind::none: return "no rank waits";
     case BlockageKind::absent:
       return fmt::format("{} in {} for {}", waiting, collective_text(blockage), ranks_text(blockage.suspects));
     case BlockageKind::circle: return fmt::format("{} for each other in different collectives", waiting);
@@ -82,7 +82,7 @@ std::string describe_blockage(const HangSight& sight) {
         return fmt::format("all ranks are in {}, and {} {} stopped", collective_text(blockage),
                            ranks_text(blockage.suspects), blockage.suspects.size() == 1 ? "is" : "are");
       }
-      return fmt::format("{} in {}, which nobody is missing from", waiting, collective_text(blockage));
+      return fmt::format("{} in {}, which all ranks have entered", waiting, collective_text(blockage));
   }
   return "";
 }

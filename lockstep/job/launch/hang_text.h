@@ -1,4 +1,4 @@
-// What the user is told of a job that hangs. Pure.
+// Texts for the user about a job that hangs. Pure.
 #pragma once
 
 #include <cstdint>

@@ -19,7 +19,7 @@ class OtherSearch {
  public:
   struct Found {
     int killed = 0;
-    bool look_again = false;  // at what could not be told yet
+    bool look_again = false;  // at undecided processes
   };
   virtual ~OtherSearch() = default;
   virtual Found kill_once(Reach reach) noexcept = 0;

@@ -57,10 +57,10 @@ JobStore::JobStore(const std::string& listen, const Token& token, const std::str
     : server_({listen, 0}, store_options(token, job_id, world_size, static_cast<std::uint64_t>(generation))),
       host_(listen == "localhost" ? server_.address().host() : listen) {
   if (!server_.address().is_loopback() || is_loopback_up()) return;
-  log_warning(
-      fmt::format("the loopback interface of this host is down, and ranks look for the job's store at {}: they wait "
-                  "until it is up (ip link set lo up)",
-                  endpoint()));
+  log_warning(fmt::format(
+      "the loopback interface of this host is down, and ranks connect to the job's store at {}: they wait until "
+      "it is up (ip link set lo up)",
+      endpoint()));
 }
 
 std::string JobStore::endpoint() const { return to_string(Endpoint{host_, server_.port()}); }

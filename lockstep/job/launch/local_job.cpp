@@ -89,11 +89,10 @@ std::vector<std::string> devices_of(const std::optional<std::string>& visible, i
   }
   if (devices.empty()) return std::vector<std::string>(static_cast<std::size_t>(ranks), *visible);
   if (devices.size() < static_cast<std::size_t>(ranks)) {
-    throw Error(
-        ErrorKind::invalid_argument,
-        fmt::format("{} ranks are to see one GPU each (--virtual-local-rank), and CUDA_VISIBLE_DEVICES is '{}', "
-                    "which has {}; start fewer ranks, or let it list more",
-                    ranks, *visible, devices.size()));
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("{} ranks need one GPU each (--virtual-local-rank), but CUDA_VISIBLE_DEVICES is '{}', "
+                            "which has {}; start fewer ranks, or list more GPUs",
+                            ranks, *visible, devices.size()));
   }
   devices.resize(static_cast<std::size_t>(ranks));
   return devices;

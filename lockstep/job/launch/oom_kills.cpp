@@ -68,7 +68,7 @@ OomKills::Verdict OomKills::judge_own(const std::string& events, std::int64_t li
   }
   // Where the limit of a group around it was reached, or the machine's, only these count "oom".
   if (limit_bytes == 0 || counter_in(events, "oom").value_or(0) == 0) {
-    return {"memory ran out: the kernel has killed it, which had not reached a limit of its own" + used, true};
+    return {"memory ran out: the kernel has killed it, though it had not reached its own limit" + used, true};
   }
   return {fmt::format("it reached its limit of {}, --memory-per-rank{}", bytes_text(limit_bytes), used), true};
 }

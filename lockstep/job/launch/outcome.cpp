@@ -109,8 +109,8 @@ void tell_of_throttled(const Outcome& outcome, std::vector<std::string>& lines) 
   }
   if (most == nullptr) return;
   lines.push_back(
-      fmt::format("{} reached the limit of {:g} CPUs (--cpus-per-rank): rank {} in {:.0f} % of the periods of "
-                  "0.1 s in which it ran, and stood still for the rest of each",
+      fmt::format("{} reached the limit of {:g} CPUs (--cpus-per-rank): rank {} was throttled in {:.0f} % of the "
+                  "periods of 0.1 s in which it ran",
                   ranks_text(ranks), most->failure.limits->limits.cpus, most->rank, 100 * share(*most)));
 }
 
@@ -176,7 +176,8 @@ std::string describe_failure(const RankEnd& end) {
 
 std::string restart_reason(const Outcome& outcome) {
   const RankEnd* first = outcome.first_failure();
-  std::string text = outcome.left.empty() ? "other hosts have come" : fmt::format("host {} has left", outcome.left[0]);
+  std::string text =
+      outcome.left.empty() ? "other hosts have joined" : fmt::format("host {} has left", outcome.left[0]);
   if (first != nullptr && (outcome.lost.empty() || first->failure.fault == Fault::own)) {
     text = describe_failure(*first);
     if (!error_of(*first).empty()) text += fmt::format(": {}", error_of(*first));
@@ -216,7 +217,8 @@ std::vector<std::string> report(const Outcome& outcome) {
     tell_of_blamed(outcome, *first, lines);
     for (const RankEnd& end : outcome.ranks) {
       if (!end.was_suspended) continue;
-      lines.push_back(fmt::format("rank {} (pid {}) was suspended then, by SIGSTOP or the like", end.rank, end.pid));
+      lines.push_back(
+          fmt::format("rank {} (pid {}) was suspended at that time, by SIGSTOP or the like", end.rank, end.pid));
     }
     if (!first->last_operation.empty())
       lines.push_back(fmt::format("its last operation: {}{}", first->last_operation, lateness(*first)));

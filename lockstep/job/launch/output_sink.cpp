@@ -110,11 +110,11 @@ void OutputSink::fail(int error) {
   if (state_ == State::failing) return;
   if (error == ENOSPC || error == EDQUOT) {
     state_ = State::failing;
-    trouble_ =
-        fmt::format("cannot be written: {}; the job goes on, and what does not fit is dropped", std::strerror(error));
+    trouble_ = fmt::format("cannot be written: {}; the job continues, and lines that do not fit are dropped",
+                           std::strerror(error));
   } else {
     state_ = State::gone;
-    trouble_ = fmt::format("cannot be written any more: {}; the job goes on without it", std::strerror(error));
+    trouble_ = fmt::format("can no longer be written: {}; the job continues without it", std::strerror(error));
     give_up();
   }
 }

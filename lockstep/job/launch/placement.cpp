@@ -59,10 +59,9 @@ constexpr std::array<std::pair<std::string_view, Binding>, 8> kNames{{
 Binding parse_binding(std::string_view name) {
   const auto* found = std::ranges::find(kNames, name, &std::pair<std::string_view, Binding>::first);
   if (found != kNames.end()) return found->second;
-  throw Error(ErrorKind::invalid_argument,
-              fmt::format("ranks cannot be bound to '{}'; it can be core, socket, numa or none, and as torchrun has it "
-                          "exclusive, node or core-complex",
-                          name));
+  throw Error(ErrorKind::invalid_argument, fmt::format("ranks cannot be bound to '{}'; use core, socket, numa or none, "
+                                                       "or torchrun's exclusive, node or core-complex",
+                                                       name));
 }
 
 struct Machine::Topology {

@@ -327,8 +327,8 @@ void Supervisor::end_job() {
   const int left = kill_left_behind();
   if (left > 0 && !failed_at_ && stop_signal_ == 0) {
     say(
-        fmt::format("{} process{} that the ranks had left behind {} ended; what is to outlive a job is started without "
-                    "LOCKSTEP_JOB_ID in its environment",
+        fmt::format("{} process{} that the ranks had left behind {} ended; start a process that must outlive its job "
+                    "without LOCKSTEP_JOB_ID in its environment",
                     left, left == 1 ? "" : "es", left == 1 ? "was" : "were"));
   }
   for (RankProcess& rank : crew_.ranks()) {

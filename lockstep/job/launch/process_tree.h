@@ -18,7 +18,7 @@
 
 namespace lockstep::internal {
 
-// Who writes what ranks have printed and a slow reader has not taken yet.
+// Who writes output of ranks that a slow reader has not taken yet.
 enum class Backlog {
   of_tree,    // it returns once all is written; 1 s after the ranks have ended if they were asked to stop
   of_caller,  // later

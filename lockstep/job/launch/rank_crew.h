@@ -1,7 +1,7 @@
 // A RankCrew is the ranks of a process tree on this machine, all of them: how they are told to end. running -> asked
 // (by a signal to each rank's process) -> stopping (SIGTERM to all of its processes) -> killing; steps may be left out.
-// A rank's process that ends by what it was told to stop with may be a shell around the program: then what it has
-// started has the rest of the grace. Not thread-safe.
+// A rank's process that ends by the signal to stop may be a shell around the program: then its children
+// have the rest of the grace. Not thread-safe.
 #pragma once
 
 #include <chrono>
@@ -37,7 +37,7 @@ class RankCrew {
   // Never unless a rank is left to its group.
   Deadline look_at() const;
 
-  // Nothing if they have been told already, or told more.
+  // No effect if they have been asked for this, or more.
   void ask_to_stop(int signal);
   void stop();
   void kill();

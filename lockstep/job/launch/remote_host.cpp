@@ -49,10 +49,10 @@ ReadOrder read_order(Bytes& bytes) {
     if (auto read = decode_order(bytes)) return *read;
     pollfd input{STDIN_FILENO, POLLIN, 0};
     if (::poll(&input, 1, deadline.poll_timeout_ms()) < 0 && errno != EINTR) throw system_error("poll", errno);
-    if (deadline.expired()) throw Error(ErrorKind::timeout, "no order has come through standard input");
+    if (deadline.expired()) throw Error(ErrorKind::timeout, "no order has arrived on standard input in time");
     if (input.revents == 0) continue;
     const auto some = read_some();
-    if (!some) throw Error(ErrorKind::peer_lost, "standard input has ended before an order was complete");
+    if (!some) throw Error(ErrorKind::peer_lost, "standard input ended before the order was complete");
     bytes += *some;
   }
 }
@@ -60,8 +60,8 @@ ReadOrder read_order(Bytes& bytes) {
 void expect_same(const RemoteOrder& order, const std::string& version, const std::string& program) {
   if (order.version != version) {
     throw Error(ErrorKind::invalid_argument,
-                fmt::format("{} is version {}, and the launcher's is {}; install the same on all hosts", program,
-                            version, order.version));
+                fmt::format("{} is version {}, but the launcher is version {}; install the same version on all hosts",
+                            program, version, order.version));
   }
   if (::chdir(order.directory.c_str()) != 0) {
     throw system_error(

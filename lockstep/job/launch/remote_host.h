@@ -1,7 +1,7 @@
 // The far end of `lockstep run --hosts`: `lockstep remote-host`, which ssh starts on each host. It reads an order from
 // standard input, starts the agent, passes signals on to it, and asks it to stop when standard input ends: then the
-// launcher or the connection to it is gone, and if it does not stop in the order's time, it is killed. How far the
-// agent is it tells by marks on standard error.
+// launcher or the connection to it is gone, and if it does not stop in the order's time, it is killed. It reports the
+// agent's stage by marks on standard error.
 #pragma once
 
 #include <string>

@@ -63,7 +63,7 @@ Bytes encode(const RemoteOrder& order) {
   for (const std::string& argument : order.arguments) put_text(body, argument);
   if (body.size() > kMostOrderBytes) {
     throw Error(ErrorKind::invalid_argument,
-                fmt::format("the command line has {} bytes, more than another host can be sent", body.size()));
+                fmt::format("the command line has {} bytes, more than can be sent to another host", body.size()));
   }
   Bytes out(kGreeting);
   put_text(out, body);
@@ -74,7 +74,7 @@ std::optional<ReadOrder> decode_order(ByteView bytes) {
   const std::size_t known = std::min(bytes.size(), kGreeting.size());
   if (bytes.substr(0, known) != kGreeting.substr(0, known)) {
     throw Error(ErrorKind::corrupt_data,
-                "standard input is not an order of `lockstep run --hosts`, which alone starts this command");
+                "standard input is not an order of `lockstep run --hosts`; only that command starts this one");
   }
   const std::size_t head = kGreeting.size() + kLengthBytes;
   if (bytes.size() < head) return std::nullopt;

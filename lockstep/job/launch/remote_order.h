@@ -1,4 +1,4 @@
-// RemoteOrder is what a host is told that runs a part of a job for a launcher elsewhere: it comes through standard
+// RemoteOrder tells a host which part of a job to run for a launcher elsewhere: it arrives on standard
 // input, so neither the token nor an argument passes a shell or can be seen in a list of processes. order -> bytes ->
 // ssh -> bytes -> order. Pure. After the order, each byte is the number of a signal for the agent.
 #pragma once

@@ -102,7 +102,7 @@ void write_in_place(const Target& target, std::string_view text, const std::stri
   // A descriptor keeps its place in its file; opening it anew would begin at the front.
   const UniqueFd fd =
       target.descriptor >= 0 ? UniqueFd(::fcntl(target.descriptor, F_DUPFD_CLOEXEC, 3)) : open_as_it_is(target.path);
-  if (!fd && errno == ENXIO) throw Error(ErrorKind::invalid_argument, doing(path) + ": nobody reads it");
+  if (!fd && errno == ENXIO) throw Error(ErrorKind::invalid_argument, doing(path) + ": no process reads it");
   if (!fd) fail(path, errno);
   struct stat status {};
   if (::fstat(fd.get(), &status) != 0) fail(path, errno);

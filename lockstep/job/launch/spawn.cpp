@@ -116,7 +116,7 @@ std::string next_call(const std::string& name) {
 
 int required_number(const char* name) {
   if (const auto number = EnvironmentReader().number(name)) return *number;
-  throw Error(ErrorKind::invalid_argument, fmt::format("{} is set, which is for spawn() alone, and {} is not; unset {}",
+  throw Error(ErrorKind::invalid_argument, fmt::format("{} is set, which only spawn() sets, but {} is not; unset {}",
                                                        kCallVariable, name, kCallVariable));
 }
 

@@ -39,7 +39,7 @@ class ProcessFailed : public Error {
 
 // In the process that the user started: starts `nprocs` copies of this program with the same arguments and the standard
 // environment (RANK, WORLD_SIZE, LOCAL_RANK, ..., and the job's token), waits for all, and returns. The first failure
-// ends the others and is thrown as ProcessFailed. In a copy: runs worker(rank) and exits the process, so code behind
+// ends the others and is thrown as ProcessFailed. In a copy: runs worker(rank) and exits the process, so code after
 // the call runs only in the parent, and code before it runs in every process. A copy skips spawn() calls that are not
 // its own: calls with another name, and earlier ones with the same name. SIGTERM, SIGINT, SIGHUP and SIGQUIT are passed
 // on to the ranks; once these have ended, this process gets the signal too, and if it survives, Error{aborted} is
@@ -47,21 +47,21 @@ class ProcessFailed : public Error {
 // process reaps its children; the copies take the same path to this call.
 void spawn(int argc, char** argv, const std::function<void(int rank)>& worker, const SpawnOptions& options = {});
 
-// Ranks that run while the program goes on. Not thread-safe. Its destructor ends those that still run, and waits.
+// Ranks that run while the program goes on. Not thread-safe. The destructor stops those that still run, and waits.
 class SpawnHandle {
  public:
-  SpawnHandle();  // of no ranks
+  SpawnHandle();  // empty
   ~SpawnHandle();
   SpawnHandle(SpawnHandle&&) noexcept;
   SpawnHandle& operator=(SpawnHandle&&) noexcept;
 
   // By rank.
   const std::vector<int>& pids() const;
-  // Waits until all have ended: true; at the deadline false, and they run on. Throws what spawn() throws, each time it
-  // is called.
+  // Waits until all have ended and returns true; false at the deadline, and they run on. Throws as spawn() does, on
+  // each call.
   bool join(Deadline deadline = Deadline::never()) const;
-  // Tells those that still run to stop: SIGTERM, and after the grace SIGKILL, at once if it is called again. That is no
-  // failure. Does not wait.
+  // Stops those that still run: SIGTERM, and SIGKILL after the grace, or at once on a second call. Not a failure.
+  // Does not wait.
   void terminate() const;
 
  private:
@@ -73,7 +73,7 @@ class SpawnHandle {
   std::unique_ptr<State> state_;
 };
 
-// As spawn(), but returns as soon as all ranks have been started. A copy that passes by gets a handle of no ranks.
+// As spawn(), but returns as soon as all ranks have been started. A copy that skips the call gets an empty handle.
 [[nodiscard]] SpawnHandle spawn_async(int argc, char** argv, const std::function<void(int rank)>& worker,
                                       const SpawnOptions& options = {});
 

@@ -54,15 +54,17 @@ std::vector<std::string> ssh_command(const SshPlan& plan, const std::string& hos
 }
 
 std::string why_lost(const SshPlan& plan, const ExitStatus& status) {
-  if (status.signal != 0) return fmt::format("its connection is lost: what holds it here {}", describe(status));
+  if (status.signal != 0)
+    return fmt::format("its connection is lost: the process that holds it here {}", describe(status));
   switch (status.code) {
     case kCannotExecute:
     case kNotFound:
-      return fmt::format("{} is not there, or cannot be executed; install Lockstep at this path, or give --remote-path",
-                         plan.remote_program);
+      return fmt::format(
+          "{} does not exist there, or cannot be executed; install Lockstep at this path, or give --remote-path",
+          plan.remote_program);
     case kSshFailed:
-      return "ssh could not reach it, or has lost it. `ssh -o BatchMode=yes <host> true` must work without a question: "
-             "a key that the host accepts, and the host's key in ~/.ssh/known_hosts";
+      return "ssh could not reach it, or has lost the connection. `ssh -o BatchMode=yes <host> true` must work without "
+             "a prompt: it needs a key that the host accepts, and the host's key in ~/.ssh/known_hosts";
     default: return fmt::format("it could not take part (exit code {})", status.code);
   }
 }

@@ -99,7 +99,7 @@ class SshRun {
 
   // Ctrl-Z gives the terminal back. Agents that are stopped would take each other for lost.
   void suspend() {
-    say("stopped here; the job goes on on its hosts (to end it: fg, and Ctrl-C)");
+    say("stopped here; the job continues on its hosts (to end it: fg, then Ctrl-C)");
     errors_.write_some();
     ::kill(::getpid(), SIGSTOP);
   }

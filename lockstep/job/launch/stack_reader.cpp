@@ -118,7 +118,7 @@ std::string StackRequest::reason_not_to_ask() const {
   const std::optional<ThreadStatus> status = read_thread_status(pid, pid);
   if (!status) return "its process has ended";
   if (!contains(status->caught, area->header.signal.load()) || !has_mapped(pid, memory_.fd())) {
-    return "its program has no handler that records stacks any more";
+    return "its program no longer has a handler that records stacks";
   }
   if (status->state == 'T' || status->state == 't') return "a stopped process cannot record its stacks";
   return "";

@@ -146,7 +146,7 @@ class HostsTest(unittest.TestCase):
         self.assertIn("error    localhost: libtorch of /nowhere: the program cannot be executed\n", done.stdout)
         done = ask("doctor", "--hosts", "a,-b")
         self.assertEqual(done.returncode, 2)
-        self.assertIn("'-b' in 'a,-b' is no name of a host", done.stderr)
+        self.assertIn("'-b' in 'a,-b' is not a host name", done.stderr)
 
 
 class EnvTest(unittest.TestCase):

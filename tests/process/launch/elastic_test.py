@@ -98,7 +98,7 @@ class ElasticTest(unittest.TestCase):
         b = job.start("b", self.training())
         self.assertTrue(a.says("rank 3 of 4 from step", stream="out"), job.texts())
         c = job.start("c", self.training())
-        self.assertTrue(a.says("host c waits until another one goes"), job.texts())
+        self.assertTrue(a.says("host c waits until another host leaves"), job.texts())
         b.process.kill()
         self.assertTrue(a.says("begins again with 4 ranks on 2 hosts: a: ranks 0 to 1; c: ranks 2 to 3"), job.texts())
         self.end_training()

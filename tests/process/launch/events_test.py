@@ -83,7 +83,7 @@ class HookTest(unittest.TestCase):
         code, output, error = self.run_job(hook, "true").finish()
         self.assertEqual((code, output), (0, ""))
         for line in ("on-event: printed", "on-event: complained", "on-event: last",
-                     "warning: the program of --on-event exited with code 5 for 'start'"):
+                     "warning: the program of --on-event exited with code 5 for event 'start'"):
             self.assertIn(f"lockstep: {line}\n", error)
 
     def test_it_need_not_read_and_what_it_leaves_is_not_waited_for(self):
@@ -123,7 +123,7 @@ class HookTest(unittest.TestCase):
         begin = time.monotonic()
         _, _, error = tree.finish()
         self.assertLess(time.monotonic() - begin, 10)
-        self.assertIn("did not end in time for 'start' and was killed", error)
+        self.assertIn("did not finish in time for event 'start' and was killed", error)
         self.assertEqual(tree.wait_until_gone(3), [])
 
     def test_a_job_that_is_stopped_does_not_wait_for_one_that_hangs(self):
@@ -136,7 +136,7 @@ class HookTest(unittest.TestCase):
             code, _, error = tree.finish()
             self.assertEqual(code, 75, error)
             self.assertLess(time.monotonic() - begin, 15)
-            self.assertIn("did not end in time for 'start' and was killed", error)
+            self.assertIn("did not finish in time for event 'start' and was killed", error)
 
     def test_a_host_that_is_stopped_does_not_wait_for_one_that_hangs(self):
         script = "trap 'exit 0' TERM INT; echo ready; while :; do sleep 0.02; done"
@@ -149,7 +149,7 @@ class HookTest(unittest.TestCase):
                 begin = time.monotonic()
                 self.assertEqual(a.code(), 75, job.texts())
                 self.assertLess(time.monotonic() - begin, 15, job.texts())
-                self.assertIn("did not end in time for 'start' and was killed", a.error)
+                self.assertIn("did not finish in time for event 'start' and was killed", a.error)
 
     def test_one_that_cannot_be_run_is_refused(self):
         closed = os.path.join(self.folder.name, "closed")

@@ -116,7 +116,7 @@ class MeetingTest(HostsTest):
                  "--rdzv-conf host_timeout=60 there and --rdzv-conf host_timeout=3 on the first host a"),
                 (["--nnodes", "2", "--stop-exit-code", "7"], 2, "--stop-exit-code 7 there and --stop-exit-code 75"),
                 (["--nnodes", "2", "--node-rank", "0", "--stop-grace", "1", "--shutdown-timeout", "1"], 3,
-                 "node rank 0 is that of host a")):
+                 "node rank 0 belongs to host a")):
             other = job.start("b", "true", *option)
             self.assertEqual(other.code(20), code, job.texts())
             self.assertIn(words, other.error)
@@ -130,7 +130,7 @@ class MeetingTest(HostsTest):
         self.assertTrue(a.says("waiting for 1 more host"), job.texts())
         other = job.start("b", ["true"])
         self.assertEqual(other.code(10), 2, job.texts())
-        words = "it is to run true, and a job that runs sleep is gathered there under the same --rdzv-id default"
+        words = "its program is true, but the job there runs sleep under the same --rdzv-id default"
         self.assertIn(words, other.error)
         self.assertTrue(a.says(words, 5), job.texts())
         spare = [job.start(name, ["sleep", "2"]) for name in "cd"]
@@ -146,7 +146,7 @@ class MeetingTest(HostsTest):
         self.assertEqual(other.code(10), 2, job.texts())
         words = "its program has '3' as argument 1, and that on the first host a has '2' as argument 1"
         self.assertIn(words, other.error)
-        self.assertIn("an --rdzv-id of its own", other.error)
+        self.assertIn("give it another --rdzv-id", other.error)
         self.assertTrue(a.says(words, 5), job.texts())
         job.start("c", ["sleep", "2"])
         self.assertEqual((a.code(), job.agents[-1].code()), (0, 0), job.texts())
@@ -165,7 +165,7 @@ class MeetingTest(HostsTest):
         self.assertTrue(a.says("2 ranks on 1 host"), job.texts())
         b = job.start("b", "sleep 2")
         self.assertEqual((b.code(10), a.code()), (2, 0), job.texts())
-        self.assertIn("a job of one host is gathered there under the same --rdzv-id default", b.error)
+        self.assertIn("a job of one host runs there under the same --rdzv-id default", b.error)
 
     def test_a_name_that_becomes_known_later(self):
         job = self.job("--nnodes", "2")
@@ -218,7 +218,7 @@ class MeetingTest(HostsTest):
         job.start("a", "true", "--node-rank", "0")
         other = self.job("--nnodes", "2", "--rdzv-conf", "join_timeout=2", endpoint="127.0.0.1:1")
         self.assertEqual(job.codes(), [3], job.texts())
-        self.assertIn("1 of at least 2 hosts came within 2 s", job.agents[0].error)
+        self.assertIn("1 of at least 2 hosts joined within 2 s", job.agents[0].error)
         other.start("b", "true", "--node-rank", "1")
         self.assertNotEqual(other.codes(), [0], other.texts())
 
@@ -395,10 +395,10 @@ class FailureTest(HostsTest):
         b = job.start("b", script, "--node-rank", "1", ranks=1)
         self.assertTrue(a.says("rank 1 pid", stream="out"), job.texts())
         again = job.start("b2", script, "--node-rank", "1", ranks=1)
-        self.assertTrue(a.says("cannot take part: node rank 1 is that of host b"), job.texts())
+        self.assertTrue(a.says("cannot join: node rank 1 belongs to host b"), job.texts())
         b.process.kill()
         self.assertEqual((a.code(), again.code()), (0, 0), job.texts())
-        self.assertEqual(a.error.count("cannot take part: node rank 1 is that of host b"), 1, job.texts())
+        self.assertEqual(a.error.count("cannot join: node rank 1 belongs to host b"), 1, job.texts())
 
     # fault: 13
     def test_the_lost_first_agent_ends_the_others(self):

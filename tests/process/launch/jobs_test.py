@@ -214,7 +214,7 @@ class StopTest(unittest.TestCase):
     def test_a_launcher_that_dies_says_nothing(self):
         tree, job = self.start("trap 'kill -9 $PPID' INT; echo ready; sleep 1000 & wait", ranks=1)
         done = self.stop(job)
-        self.assertEqual((done.returncode, done.stdout), (0, f"job {job} has ended; its launcher did not say how\n"))
+        self.assertEqual((done.returncode, done.stdout), (0, f"job {job} has ended; its launcher did not report how\n"))
         self.assertEqual(tree.finish()[0], -9)
 
     def test_a_job_that_is_not_there_or_not_one(self):

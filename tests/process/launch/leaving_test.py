@@ -53,7 +53,7 @@ class LeavingTest(unittest.TestCase):
         c.process.send_signal(signal.SIGTERM)
         self.assertTrue(a.says("begins again with 2 ranks on 2 hosts"), job.texts())
         self.assertEqual(c.code(), LEFT, job.texts())
-        self.assertIn("this host has left the job, which goes on", c.error)
+        self.assertIn("this host has left the job, which continues", c.error)
         self.assertEqual(a.output.count("of 3 saves"), 3, job.texts())
         self.assertLess(time.monotonic() - begin, 10)  # not after a timeout
         self.wait_for_world(job, 2)
@@ -67,7 +67,7 @@ class LeavingTest(unittest.TestCase):
         self.assertEqual(a.code(), LEFT, job.texts())
         self.assertEqual(a.output.count("of 3 saves"), 3, job.texts())
         self.wait_for_world(job, 2)
-        self.assertIn("the first host a has left: meeting anew", b.error + c.error)
+        self.assertIn("the first host a has left: meeting again", b.error + c.error)
         a2 = job.start("a2", SAVING, ranks=1)
         self.assertTrue(a2.says("3 ranks on 3 hosts"), job.texts())
         self.stop(job, "b", "c", "a2")
@@ -178,7 +178,7 @@ class LeavingTest(unittest.TestCase):
         job = self.running(nodes="1:2", names="ab")
         a = job.agents[0]
         c = job.start("c", SAVING, ranks=1)
-        self.assertTrue(a.says("host c waits until another one goes"), job.texts())
+        self.assertTrue(a.says("host c waits until another host leaves"), job.texts())
         c.process.send_signal(signal.SIGTERM)
         self.assertEqual(c.code(), LEFT, job.texts())
         self.assertNotIn("begins again", a.error)

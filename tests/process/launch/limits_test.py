@@ -41,7 +41,7 @@ class RefusedTest(unittest.TestCase):
         if os.geteuid() != 0:
             self.skipTest("it needs root")
         hide = "umount -a -t cgroup2; exec \"$@\""
-        self.assertIn("none is mounted here", self.refusal("unshare", "-m", "sh", "-c", hide, "sh"))
+        self.assertIn("no cgroup of version 2 is mounted here", self.refusal("unshare", "-m", "sh", "-c", hide, "sh"))
 
     def test_no_rank_starts_where_the_group_has_no_controllers(self):
         root = mounted()

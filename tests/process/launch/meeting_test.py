@@ -65,8 +65,8 @@ class MeetingTest(unittest.TestCase):
                 (f"{broadcast}:29400", f"{broadcast}, which is the broadcast address of the interface cable"),
                 ("224.0.0.1:29400", "which is a multicast address"),
                 ("[ff02::1]:29400", "which is a multicast address"),
-                ("[fe80::1]:29400", "needs the name of this host's own interface: [fe80::1%eth0]:29400"),
-                ("h1:0", "port 0 stands for any free port"),
+                ("[fe80::1]:29400", "needs the name of an interface of this host: [fe80::1%eth0]:29400"),
+                ("h1:0", "port 0 means any free port"),
                 ("h1:65536", "not a port number from 0 to 65535"),
                 (":29400", "the host is empty")):
             with self.subTest(endpoint):

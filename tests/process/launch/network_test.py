@@ -51,7 +51,7 @@ class NetworkTest(unittest.TestCase):
         self.wait_for_ranks(job, 4)
         begin = time.monotonic()
         self.switch.cut("c")
-        self.assertTrue(first.says("is lost: nothing has come from its agent for 2.5 s"), job.texts())
+        self.assertTrue(first.says("is lost: nothing has arrived from its agent for 2.5 s"), job.texts())
         self.assertLess(time.monotonic() - begin, 5)
         self.assertRegex(first.error, r"host c \(rank \d\) is lost")
         self.assertEqual(job.codes(), [3] * 4, job.texts())
@@ -67,7 +67,7 @@ class NetworkTest(unittest.TestCase):
         self.switch.deafen("c")
         self.assertTrue(first.says("begins again with 3 ranks on 3 hosts"), job.texts())
         self.assertLess(time.monotonic() - begin, 8)
-        self.assertRegex(first.error, r"host c \(rank \d\) is lost: its host has not received what it was sent for 2.5")
+        self.assertRegex(first.error, r"host c \(rank \d\) is lost: its host has acknowledged no data for 2.5")
         self.assertNotIn("though its host does", first.error)
         self.wait_for_ranks(job, 3)
 
@@ -113,7 +113,7 @@ class NetworkTest(unittest.TestCase):
         job = self.job("--nnodes", "2", "--rdzv-conf", "join_timeout=8")
         job.endpoint = "127.0.0.1:29400"
         first = job.start("a", "true", ranks=1)
-        self.assertTrue(first.says("other hosts do not reach it", 10), job.texts())
+        self.assertTrue(first.says("other hosts cannot reach it", 10), job.texts())
         self.assertEqual(first.code(20), 3, job.texts())
 
 

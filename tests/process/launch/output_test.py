@@ -113,7 +113,7 @@ class OutputTest(RunTest):
             tree.process.stdin.close()
             error = tree.process.stderr.read().decode()
             self.assertEqual(tree.process.wait(timeout=10), 0, error)
-            self.assertIn("standard output cannot be written any more: Broken pipe; the job goes on without it", error)
+            self.assertIn("standard output can no longer be written: Broken pipe; the job continues without it", error)
             self.assertIn("done\n", error)
             self.assertRegex(error, r"warning: 1000 lines of standard output were lost\n$")
             self.assertEqual(tree.survivors(), [])
@@ -122,7 +122,7 @@ class OutputTest(RunTest):
         with open("/dev/full", "wb") as full:
             code, _, error = self.run_tree(shell("seq 100; seq 100; echo done >&2", 2), stdout=full)
         self.assertEqual(code, 0)
-        self.assertIn("standard output cannot be written: No space left on device; the job goes on", error)
+        self.assertIn("standard output cannot be written: No space left on device; the job continues", error)
         self.assertEqual(error.count("done"), 2)
         self.assertRegex(error, r"warning: 400 lines of standard output were lost\n$")
 

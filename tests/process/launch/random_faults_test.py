@@ -145,7 +145,8 @@ class OneMachine(FaultsTest):
             text = self.text()
             causes = re.findall(r"^lockstep: (rank \d+ \(pid \d+\) .* after it started.*)$", text, re.M)
             self.assertEqual(len(causes), 1, text)
-            self.assertIn(f"lockstep: rank {victim} (pid {pid}) was suspended then, by SIGSTOP or the like", text)
+            self.assertIn(f"lockstep: rank {victim} (pid {pid}) was suspended at that time, by SIGSTOP or the like",
+                          text)
             self.assertEqual(tree.wait_until_gone(2), [], text)
         self.strike(fault)
 
@@ -271,7 +272,7 @@ class Cables(FaultsTest):
                 cut = time.monotonic()
                 switch.cut(host)
                 first = job.agents[0]
-                self.assertTrue(first.says("is lost: nothing has come from its agent for 2.5 s"), job.texts())
+                self.assertTrue(first.says("is lost: nothing has arrived from its agent for 2.5 s"), job.texts())
                 self.noticed(cut, job.texts())
                 self.assertEqual(job.codes(), [3, 3, 3], job.texts())
                 self.assertEqual(re.findall(r"host (\w+) \(rank \d\) is lost", first.error), [host], job.texts())

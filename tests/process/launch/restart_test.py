@@ -357,7 +357,7 @@ class ReportTest(LauncherTest):
             os.mkfifo(path)
             code, _, error = self.run_tree("true", "--report", path, ranks=1, timeout=8)
             self.assertEqual(code, 0, error)
-            self.assertIn(f"warning: writing the report '{path}': nobody reads it", error)
+            self.assertIn(f"warning: writing the report '{path}': no process reads it", error)
             reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
             try:
                 self.run_tree("true", "--report", path, ranks=1)

@@ -88,7 +88,7 @@ class EnvironmentTest(RunTest):
             self.assertRegex(error, r"rank 0: CPUs [\d,-]+; rank 1: CPUs [\d,-]+\n")
         code, _, error = self.run_tree([*command, "cores", "true"])
         self.assertEqual(code, 2, error)
-        self.assertIn("ranks cannot be bound to 'cores'; it can be core, socket, numa or none", error)
+        self.assertIn("ranks cannot be bound to 'cores'; use core, socket, numa or none", error)
 
     def test_the_user_decides(self):
         found, error = self.environments("--env", "A=b=c", "--env", "OMP_NUM_THREADS=5", "--master-addr", "h",
@@ -114,7 +114,7 @@ class EnvironmentTest(RunTest):
         code, output, error = self.run_tree(shell("echo started", 3, "--virtual-local-rank"),
                                             environment={"CUDA_VISIBLE_DEVICES": "4,5"})
         self.assertEqual((code, output), (2, ""), error)
-        self.assertIn("3 ranks are to see one GPU each (--virtual-local-rank), and CUDA_VISIBLE_DEVICES is '4,5', "
+        self.assertIn("3 ranks need one GPU each (--virtual-local-rank), but CUDA_VISIBLE_DEVICES is '4,5', "
                       "which has 2", error)
 
     def test_the_store_listens_and_the_token_is_readable(self):
@@ -475,7 +475,7 @@ class UsageTest(RunTest):
                 (["run", "--hostfile", "x", "true"], "did you mean --hosts?"),
                 (["run", "--nproc-per-node", "0", "true"], "'0' is not a number from 1 to 1024, 'auto', 'cpu' or"),
                 (["run", "--nproc-per-node", "two", "true"], "'two' is not a number"),
-                (["run", "--nnodes", "2", "true"], "several hosts meet at --rdzv-endpoint HOST:PORT"),
+                (["run", "--nnodes", "2", "true"], "several hosts need --rdzv-endpoint HOST:PORT"),
                 (["run", "--nnodes", "3:2", "true"], "'3:2' is not a number of hosts, or MIN:MAX"),
                 (["run", "--stop-grace", "nan", "true"], "--stop-grace: 'nan' is not a number of seconds"),
                 (["stop", "--timeout", "nan", "a"], "--timeout: 'nan' is not a number of seconds, 0 to 31536000"),

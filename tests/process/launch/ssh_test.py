@@ -225,7 +225,7 @@ class SshTest(unittest.TestCase):
         self.assertEqual(done.returncode, 1 if "\nerror " in done.stdout else 0, done.stdout)
         done = self.doctor("first,10.213.7.77")
         self.assertEqual(done.returncode, 1)
-        self.assertIn("error    10.213.7.77: checks: no result came from it\n", done.stdout)
+        self.assertIn("error    10.213.7.77: checks: it returned no result\n", done.stdout)
         self.assertIn("host 10.213.7.77: ssh could not reach it", done.stderr)
 
     def test_an_exit_code_of_a_rank_is_not_taken_for_a_failure_of_its_host(self):
@@ -361,7 +361,7 @@ class SshTest(unittest.TestCase):
         tree.process.send_signal(signal.SIGINT)
         code, output, error = tree.finish(30)
         self.assertEqual((code, output.count("stopped")), (75, 2), error)
-        self.assertIn("the job goes on on its hosts", error)
+        self.assertIn("the job continues on its hosts", error)
         self.expect_nothing_left()
 
     def test_a_stopped_agent_ends_with_its_connection(self):
@@ -401,7 +401,8 @@ class SshTest(unittest.TestCase):
             os.kill(self.client(host), signal.SIGKILL)
             code, _, error = tree.finish(60)
             self.assertEqual(code, 3, error)
-            self.assertIn(f"host {host}: its connection is lost: what holds it here was killed by SIGKILL", error)
+            self.assertIn(f"host {host}: its connection is lost: the process that holds it here was killed by SIGKILL",
+                          error)
             self.expect_nothing_left()
 
     def test_a_launcher_that_is_killed_leaves_nothing(self):

@@ -243,9 +243,9 @@ class HostsOptionTest(TorchrunTest):
 
     def test_what_does_not_go_with_them_is_refused(self):
         for words, wanted in ((("-r", "2:1"), "there are local ranks 0 to 1"),
-                              (("--standalone",), "--standalone: it does not go with --hosts"),
-                              (("--node-rank", "1"), "--node-rank: it does not go with --hosts"),
-                              (("--local-addr", "h"), "--local-addr: it does not go with --hosts"),
+                              (("--standalone",), "--standalone: it cannot be used with --hosts"),
+                              (("--node-rank", "1"), "--node-rank: it cannot be used with --hosts"),
+                              (("--local-addr", "h"), "--local-addr: it cannot be used with --hosts"),
                               (("--nnodes", "3"), "--nnodes: --hosts names 2")):
             self.assertIn(wanted, self.run_with(*self.HOSTS, *words, "true", expected=2)[1])
         self.run_with(*self.HOSTS, "--nnodes", "2", "true")

@@ -117,7 +117,7 @@ class Eviction(unittest.TestCase):
         self.pods.evict(names[0])
         self.expect_done()
         self.assertEqual(self.codes(), [[LEFT], [], [], []], self.pods.said())
-        self.assertIn("the first host train-0 has left: meeting anew", self.pods.said())
+        self.assertIn("the first host train-0 has left: meeting again", self.pods.said())
 
     def test_all_pods_of_two_to_four(self):
         names = self.start("2:4")

@@ -213,7 +213,7 @@ class Slurm(Launched):
         self.slurm("srun", "-N2", "--ntasks-per-node=1", LOCKSTEP, "run", "--nproc-per-node", "2", "--no-prefix",
                    *PROGRAM)
         self.expect_world(4)
-        self.expect_said_once(r"Slurm \(SLURM_PROCID, SLURM_STEP_NUM_TASKS\) has started this on 2 hosts, "
+        self.expect_said_once(r"Slurm \(SLURM_PROCID, SLURM_STEP_NUM_TASKS\) has started launchers on 2 hosts, "
                               r"which meet at n1:2\d{4}")
 
     def test_several_agents_on_a_node_are_refused(self):
@@ -227,7 +227,7 @@ class Slurm(Launched):
         self.slurm("salloc", "-N2", "--ntasks-per-node=2", "mpirun", "--allow-run-as-root", "--map-by", "ppr:1:node",
                    LOCKSTEP, "run", "--nproc-per-node", "2", "--no-prefix", *PROGRAM)
         self.expect_world(4)
-        self.expect_said_once("Open MPI .* has started this on 2 hosts, which meet at n1:")
+        self.expect_said_once("Open MPI .* has started launchers on 2 hosts, which meet at n1:")
 
     def test_an_agent_by_mpiexec_on_each_node(self):
         if shutil.which("mpiexec.hydra") is None:
@@ -235,7 +235,7 @@ class Slurm(Launched):
         self.slurm("salloc", "-N2", "--ntasks-per-node=1", "mpiexec.hydra", "-ppn", "1", LOCKSTEP, "run",
                    "--nproc-per-node", "2", "--no-prefix", *PROGRAM)
         self.expect_world(4)
-        self.expect_said_once("MPICH .* has started this on 2 hosts, which meet at n1:")
+        self.expect_said_once("MPICH .* has started launchers on 2 hosts, which meet at n1:")
 
     def test_a_rank_that_fails_on_one_node_ends_all(self):
         self.slurm("srun", "-N2", "--ntasks-per-node=1", LOCKSTEP, "run", "--nproc-per-node", "2", "sh", "-c",

@@ -150,8 +150,8 @@ class Commands(unittest.TestCase):
         names = [f"{job['metadata']['name']}-{index}" for index in range(size)]
         said = self.run_pods(job["spec"]["template"]["spec"]["containers"][0], names, service["metadata"]["name"],
                              [{"JOB_COMPLETION_INDEX": str(index)} for index in range(size)], secrets.token_hex(32))
-        self.assertIn("an indexed Job of Kubernetes (JOB_COMPLETION_INDEX) has started this on 4 hosts, which meet at "
-                      "train-0.train.default.svc.cluster.local:29500", said)
+        self.assertIn("an indexed Job of Kubernetes (JOB_COMPLETION_INDEX) has started launchers on 4 hosts, which "
+                      "meet at train-0.train.default.svc.cluster.local:29500", said)
 
     def test_the_job_set(self):
         jobs = documents("jobset")[0]

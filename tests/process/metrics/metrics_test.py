@@ -308,7 +308,7 @@ class HostsTest(WatchedTest):
             self.assertEqual(m("lockstep_checkpoints_total", rank=rank), 1)
         other = self.url_of(b)
         self.assertEqual(get(other + "/healthz"), (200, "running\n"))
-        self.assertEqual(get(other + "/metrics"), (200, "# The first host of this job tells of all of its ranks.\n"))
+        self.assertEqual(get(other + "/metrics"), (200, "# The first host of this job reports all of its ranks.\n"))
 
         os.kill(rank_process(b.pid, 3), signal.SIGKILL)
         m = self.wait(url, lambda m: m("lockstep_restarts_total") == 1 and m("lockstep_ranks", state="running") == 4)

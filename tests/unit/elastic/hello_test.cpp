@@ -43,7 +43,7 @@ TEST_CASE("the same command is of one job") {
 TEST_CASE("other arguments are another job, which is told the first difference and what to do") {
   const std::string text = why({"--lr", "0.2"}, {"--lr", "0.1"});
   CHECK(has(text, "its program has '0.2' as argument 2, and that on the first host a has '0.1' as argument 2"));
-  CHECK(has(text, "an --rdzv-id of its own"));
+  CHECK(has(text, "give it another --rdzv-id"));
   CHECK(has(text, "give all of its hosts the same --rdzv-id"));
   CHECK(has(why({"a", "b"}, {"a"}), "has 'b' as argument 2, and that on the first host a has no argument 2"));
   CHECK(has(why({}, {"a"}), "has no argument 1"));
@@ -55,8 +55,8 @@ TEST_CASE("differences behind what is told are found, too") {
   std::vector<std::string> many(1000, "x");
   std::vector<std::string> others = many;
   others.back() = "y";
-  CHECK(has(why(others, many), "in what is not shown"));
-  CHECK(has(why({std::string(100'000, 'x') + "1"}, {std::string(100'000, 'x') + "2"}), "in what is not shown"));
+  CHECK(has(why(others, many), "in a part too long to show"));
+  CHECK(has(why({std::string(100'000, 'x') + "1"}, {std::string(100'000, 'x') + "2"}), "in a part too long to show"));
   CHECK(why(many, many) == "");
 }
 

@@ -295,8 +295,8 @@ TEST_CASE("two hosts that do not reach each other are named where neither can be
   lose(stage, 0, 2);
   CHECK(stage.orders() == Kinds{Kind::report, Kind::finish});
   CHECK(stage.machine.outcome().apart ==
-        "hosts h2 and h1 do not reach each other (rank 2 has lost rank 1, and that one it, and the first host reaches "
-        "both): look for a route or a firewall between them");
+        "hosts h2 and h1 do not reach each other (ranks 2 and 1 have lost each other, and the first host reaches "
+        "both): check routes and firewalls between them");
 }
 
 TEST_CASE("of two hosts that do not reach each other one is kept out until they do") {
@@ -353,7 +353,7 @@ TEST_CASE("node ranks that cannot be") {
   Stage stage({.least = 2, .most = 2});
   CHECK_FALSE(stage.machine.arrive({.number = 0, .name = "a", .wanted = 1}, stage.now));
   CHECK(stage.machine.arrive({.number = 1, .name = "b", .wanted = 1}, stage.now)->why ==
-        "node rank 1 is that of host a, which is there already");
+        "node rank 1 belongs to host a, which has already joined");
   CHECK(stage.machine.arrive({.number = 2, .name = "b", .wanted = 2}, stage.now).has_value());
   Stage elastic({.least = 1, .most = 2});
   elastic.come(0);
@@ -361,7 +361,7 @@ TEST_CASE("node ranks that cannot be") {
   CHECK(elastic.orders() == Kinds{Kind::start});
   elastic.machine.leave(1, elastic.now);
   CHECK(elastic.machine.arrive({.number = 2, .name = "b", .wanted = 1}, elastic.now)->why ==
-        "node rank 1 is that of host b, which has not left yet");
+        "node rank 1 belongs to host b, which has not left yet");
 }
 
 // Whatever happens, in any order: every attempt has MIN to MAX hosts that are there, a new generation, no more restarts

@@ -88,7 +88,7 @@ TEST_CASE("a GPU for each rank is one of those that the launcher sees") {
   CHECK(devices_of("GPU-1a2b, 7,3", 2) == Devices{"GPU-1a2b", "7"});
   CHECK(devices_of("", 2) == Devices{"", ""});
   CHECK(devices_of("-1", 2) == Devices{"-1", "-1"});
-  CHECK_ERROR(error_of([] { devices_of("4,5", 3); }), ErrorKind::invalid_argument, "3 ranks are to see one GPU each",
+  CHECK_ERROR(error_of([] { devices_of("4,5", 3); }), ErrorKind::invalid_argument, "3 ranks need one GPU each",
               "CUDA_VISIBLE_DEVICES is '4,5', which has 2");
   CHECK_ERROR(error_of([] { devices_of("4,-1,5", 2); }), ErrorKind::invalid_argument, "which has 1");
 }

@@ -127,7 +127,7 @@ TEST_CASE("a failure after hosts were asked to leave is one, as after a stop; no
   saved.told_to_stop = true;
   Outcome outcome{.ranks = {failed, saved}};
   CHECK_FALSE(outcome.failed());
-  CHECK(restart_reason(outcome) == "other hosts have come");
+  CHECK(restart_reason(outcome) == "other hosts have joined");
   outcome.left = {"c"};
   REQUIRE(outcome.failed());
   CHECK(exit_code_of(outcome) == 3);
@@ -253,7 +253,7 @@ TEST_CASE("the reason of a restart is the first failure, a lost host, a hang, or
   outcome.ranks[0].failure.fault = Fault::consequence;
   CHECK(restart_reason(outcome) == "host b (rank 1) is lost: it is silent");
   CHECK(restart_reason({.ranks = {}, .hang = "rank 1 waits"}) == "the job hung: rank 1 waits");
-  CHECK(restart_reason({}) == "other hosts have come");
+  CHECK(restart_reason({}) == "other hosts have joined");
 }
 
 }  // namespace outcome_test

@@ -130,7 +130,7 @@ TEST_CASE("a disk that is full holds nobody up, is told once, and is tried again
   sink.append("a\n");
   sink.write_some();
   CHECK(sink.take_trouble() ==
-        "cannot be written: No space left on device; the job goes on, and what does not fit is dropped");
+        "cannot be written: No space left on device; the job continues, and lines that do not fit are dropped");
   CHECK_FALSE(sink.pending());
   CHECK_FALSE(sink.full());
   CHECK(sink.wake_at().when() == clock.time + OutputSink::kRetry);
@@ -169,7 +169,7 @@ TEST_CASE("a reader that has gone loses everything, and that is told once") {
   pipe.reader.reset();
   sink.append("a\n");
   sink.write_some();
-  CHECK(sink.take_trouble() == "cannot be written any more: Broken pipe; the job goes on without it");
+  CHECK(sink.take_trouble() == "can no longer be written: Broken pipe; the job continues without it");
   CHECK_FALSE(sink.pending());
   sink.append("b\n");
   CHECK_FALSE(sink.pending());

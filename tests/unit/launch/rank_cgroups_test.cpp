@@ -67,10 +67,11 @@ TEST_CASE("a process's cgroup is found where version 2 is mounted") {
   CHECK(find_own_cgroup("0::/docker/abc/x\n", part) == "/sys/fs/cgroup/x");
   CHECK(has(refusal([&] { find_own_cgroup("0::/docker/abcd\n", part); }), "'/docker/abcd', which is not mounted here"));
   CHECK(has(refusal([&] { find_own_cgroup("0::/../other\n", kMounts); }), "'/../other', which is not mounted here"));
-  CHECK(has(refusal([&] { find_own_cgroup("4:memory:/job\n", kMounts); }), "this process is in none"));
+  CHECK(
+      has(refusal([&] { find_own_cgroup("4:memory:/job\n", kMounts); }), "this process is in no cgroup of version 2"));
   const std::string none =
       refusal([&] { find_own_cgroup("0::/\n", "31 23 0:28 / /x rw - cgroup cgroup rw,memory\n"); });
-  CHECK(has(none, "none is mounted here"));
+  CHECK(has(none, "no cgroup of version 2 is mounted here"));
   CHECK(has(none, "systemd-run --user --scope -p Delegate=yes lockstep run"));
 }
 
@@ -124,7 +125,7 @@ TEST_CASE("a rank's own group tells its limit from the lack of memory around it"
   CHECK(own.text == "it reached its limit of 8 GiB, --memory-per-rank; it had used 7 GiB at most");
   CHECK(own.out_of_memory == true);
   const OomKills::Verdict around = OomKills::judge_own("max 0\noom 0\noom_kill 1\n", kLimit, "");
-  CHECK(around.text == "memory ran out: the kernel has killed it, which had not reached a limit of its own");
+  CHECK(around.text == "memory ran out: the kernel has killed it, though it had not reached its own limit");
   CHECK(around.out_of_memory == true);
   CHECK(OomKills::judge_own("oom 1\noom_kill 1\n", 0, "").text == around.text);
   CHECK(OomKills::judge_own("oom 0\noom_kill 0\n", kLimit, "").out_of_memory == false);

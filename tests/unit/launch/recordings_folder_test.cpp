@@ -161,7 +161,7 @@ TEST_CASE("recordings go into no folder that a link leads to, and none of anothe
   fs::create_directory(directory / "flight");
   fs::create_directory_symlink(directory / "elsewhere", directory / "flight/attempt_1");
   const std::string lost = save(job(1), directory / "flight", 1);
-  CHECK(contains(lost, "the flight recording is lost"));
+  CHECK(contains(lost, "the flight recording could not be saved"));
   CHECK(contains(lost, "not a folder of this user"));
   ::setenv("TMPDIR", directory.path().c_str(), 1);
   fs::create_directory_symlink(directory / "elsewhere", directory / ("lockstep-flight-" + job(1)));

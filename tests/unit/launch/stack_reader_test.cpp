@@ -148,7 +148,7 @@ TEST_CASE("a process that runs another program now is not signalled") {
   const Recorded process(memory, [] { ::execl("/bin/sleep", "sleep", "100", nullptr); });
   const Deadline limit = Deadline::after(10s);
   while (StackRequest(memory).remark().empty() && !limit.expired()) std::this_thread::sleep_for(1ms);
-  CHECK(StackRequest(memory).remark() == "its program has no handler that records stacks any more");
+  CHECK(StackRequest(memory).remark() == "its program no longer has a handler that records stacks");
   CHECK(::kill(process.pid(), 0) == 0);
 }
 
@@ -167,7 +167,7 @@ TEST_CASE("a process whose program has taken the signal for itself is not signal
   const Deadline limit = Deadline::after(10s);
   while (memory.header().operations.load() < 16 && !limit.expired()) std::this_thread::sleep_for(1ms);
   while (memory.stacks()->header.signal.load() != 0 && !limit.expired()) std::this_thread::sleep_for(1ms);
-  CHECK(StackRequest(memory).remark() == "its program has no handler that records stacks any more");
+  CHECK(StackRequest(memory).remark() == "its program no longer has a handler that records stacks");
 }
 
 TEST_CASE("a stopped process is not waited for") {

@@ -1,4 +1,4 @@
-// What char_gpt.toml says. file -> Config. A value.
+// The contents of char_gpt.toml. file -> Config. A value.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +23,6 @@ struct Config {
   } sample = {};
 };
 
-// What the file does not mention keeps its default. std::runtime_error with file and line: a syntax error, a value of
-// another type or out of range, a name that is not known.
+// Values that the file does not mention keep their defaults. std::runtime_error with file and line: a syntax error, a
+// value of another type or out of range, an unknown name.
 Config read_config(const std::string& path);

@@ -1,5 +1,5 @@
-// Trains a small GPT on the characters of a text, data parallel, and lets it write. A run that was stopped goes on from
-// its newest checkpoint.
+// Trains a small GPT on the characters of a text, data parallel, and prints a sample of its output. A run that was
+// stopped continues from its newest checkpoint.
 //   lockstep run --nproc-per-node 2 build/bin/char_gpt [examples/char_gpt/char_gpt.toml]
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
@@ -25,7 +25,7 @@ struct Sequences {
 };
 
 // This rank's part of a step's sequences: `mine` of them. All of them follow from seed and step, at any number of
-// ranks; so a run that is resumed sees what it would have seen.
+// ranks; so a resumed run sees the same sequences.
 Sequences sequences_of(std::int64_t step, std::int64_t mine, const at::Tensor& text, const Config& config,
                        const lockstep::World& world) {
   const std::int64_t context = config.model.context;
@@ -64,7 +64,7 @@ std::string write_text(models::Gpt& model, const Vocabulary& vocabulary, const C
 void train(const Config& config, const lockstep::World& world) {
   const auto batch = lockstep::BatchSize::global(static_cast<std::size_t>(config.training.batch));
   const auto mine = static_cast<std::int64_t>(batch.local(world.size()));  // or an error
-  if (!std::filesystem::exists(config.text)) log_rank0(world, "no file '%s': the text is made up", config.text.c_str());
+  if (!std::filesystem::exists(config.text)) log_rank0(world, "no file '%s': text is generated", config.text.c_str());
   const std::string text = read_or_make_text(config.text);
   const Vocabulary vocabulary(text);
   const at::Tensor tokens = at::tensor(vocabulary.encode(text));

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-// The file's text; where there is none, sentences of simple arithmetic, always the same.
+// The file's text; if it is missing, sentences of simple arithmetic, always the same.
 std::string read_or_make_text(const std::string& path);
 
 class Vocabulary {

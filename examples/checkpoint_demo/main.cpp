@@ -38,7 +38,7 @@ void train_one_step(Ddp& ddp, torch::optim::Optimizer& optimizer) {
   optimizer.step();
 }
 
-// As if this rank were a new process, whose parameters are others.
+// As if this rank were a new process, with different parameters.
 void forget(Ddp& ddp) {
   const at::NoGradGuard no_grad;
   for (const at::Tensor& parameter : ddp.parameters()) parameter.fill_(ddp.group().rank());

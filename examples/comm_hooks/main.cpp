@@ -1,4 +1,5 @@
-// Trains the same model once with each communication hook, over TCP, and shows what each one sends and what it learns.
+// Trains the same model once with each communication hook, over TCP, and shows how much each one sends and how well it
+// trains.
 //   lockstep run --nproc-per-node 2 build/bin/comm_hooks [steps]
 #include <ATen/ATen.h>
 #include <torch/optim/sgd.h>
@@ -71,7 +72,7 @@ void train(const Choice& choice, const Images& images, int steps, const lockstep
 std::vector<Choice> choices(const lockstep::World& world) {
   lockstep::PowerSgd power_sgd({.matrix_approximation_rank = 4, .start_power_sgd_iter = 10});
 
-  // The first 20 steps average gradients; from then on each rank goes its own way, and every 4 steps all of them
+  // The first 20 steps average gradients; then each rank uses its own gradients, and every 4 steps all ranks
   // average their parameters.
   const auto state = std::make_shared<lockstep::PostLocalSgdState>();
   state->start_step = 20;

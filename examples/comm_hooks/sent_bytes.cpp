@@ -16,7 +16,7 @@ std::uint64_t sent_bytes() {
     std::from_chars(name.data(), name.data() + name.size(), fd);
     tcp_info info{};
     socklen_t size = sizeof info;
-    // Fails for what is no TCP connection.
+    // Fails for descriptors other than TCP connections.
     if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0)
       sum += info.tcpi_bytes_sent - info.tcpi_bytes_retrans;
   }

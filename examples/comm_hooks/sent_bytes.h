@@ -3,6 +3,6 @@
 
 #include <cstdint>
 
-// By the TCP connections that this process has open; what had to be sent twice counts once. For connections that
-// belong to this process alone.
+// Over the TCP connections that this process has open; retransmitted bytes count once. For connections that belong to
+// this process alone.
 std::uint64_t sent_bytes();

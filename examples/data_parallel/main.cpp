@@ -24,7 +24,7 @@ struct Points : torch::data::datasets::Dataset<Points> {
   torch::Tensor x, y;
 };
 
-// The part of all points whose class the model tells.
+// The part of all points whose class the model predicts.
 template <class Model>
 double accuracy(Model& model, const Points& points) {
   const torch::NoGradGuard no_grad;

@@ -65,7 +65,7 @@ void compare(const lockstep::World& world, const char* name, int steps) {
   const auto mine = [&](const at::Tensor& batch) { return batch.chunk(world.size())[world.rank()]; };
   const Measured by_ddp = measure(ddp, ddp.parameters(), mine(x), mine(y), steps);
 
-  // Both others need one process only. Rank 0 takes the cores of all ranks for them while the other ranks wait.
+  // The other two need only one process. Rank 0 takes the cores of all ranks for them while the other ranks wait.
   if (world.rank() == 0) {
     const int threads = at::get_num_threads();
     at::set_num_threads(threads * world.size());

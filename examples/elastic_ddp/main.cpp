@@ -1,6 +1,5 @@
-// Trains to the end whatever happens to its ranks: it saves a snapshot after each epoch, and when it is started again
-// it goes on from there, with as many ranks as there are then. A rank that dies makes the launcher start all of them
-// anew:
+// Trains to the end even if ranks fail: it saves a snapshot after each epoch, and when it is started again it continues
+// from there, with any number of ranks. If a rank dies, the launcher starts all of them again:
 //   lockstep run --nproc-per-node 4 --max-restarts 3 build/bin/elastic_ddp 100 out/elastic
 // With a third number, the last rank kills itself at the beginning of that epoch, once, to show what happens then.
 #include <ATen/ATen.h>
@@ -67,7 +66,7 @@ void train(int epochs, const std::string& directory, int fatal_epoch) {
   }
   if (at.epoch < epochs) {
     run.save(ddp, optimizer);
-    return log_rank0(world, "stopped after step %ld; the next start goes on", at.step);
+    return log_rank0(world, "stopped after step %ld; the next start continues", at.step);
   }
   log_rank0(world, "SHA-256 of the run: %s", lockstep::sha256_of(*model, optimizer).c_str());
 }

@@ -40,8 +40,8 @@ Means evaluate_as_article(const std::function<at::Tensor(const at::Tensor&)>& mo
   const at::NoGradGuard no_grad;
   FirstPart sampler(dataset.size(), options.batch_size, world);
   if (sampler.size() == 0) {
-    throw std::runtime_error("--article-bugs: of " + std::to_string(dataset.size()) + " test images " +
-                             std::to_string(world.size()) + " ranks see none; use fewer ranks, or more images");
+    throw std::runtime_error("--article-bugs: " + std::to_string(dataset.size()) + " test images are too few for " +
+                             std::to_string(world.size()) + " ranks; use fewer ranks, or more images");
   }
   Means sums{};
   double batches = 0;

@@ -1,4 +1,4 @@
-// What only the comparison with an article's tables needs (docs/ARTICLE.md).
+// Only for the comparison with an article's tables (docs/ARTICLE.md).
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,8 +12,8 @@
 #include "lockstep/lockstep.h"
 
 // The article's validation, with its mistakes: the model stays in training mode, so that its batch norms use and learn
-// the statistics of test batches; of N samples, K ranks see the first N / K only; and batches count alike, whatever
-// their sizes. Collective. model: of batches' data. metrics: means over a batch.
+// the statistics of test batches; of N samples, K ranks see the first N / K only; and batches have the same
+// weight, whatever their sizes. Collective. model: of batches' data. metrics: means over a batch.
 using Means = std::array<double, 2>;
 Means evaluate_as_article(const std::function<at::Tensor(const at::Tensor&)>& model,
                           const lockstep::FashionMnist& dataset, const lockstep::World& world,

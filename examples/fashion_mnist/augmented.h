@@ -1,4 +1,5 @@
-// Images that are moved by up to two pixels, and half of them mirrored, anew in each epoch. A dataset around a dataset.
+// Images that are shifted by up to two pixels, and half of them mirrored, different in each epoch. A dataset around
+// another dataset.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -30,7 +30,7 @@ void add_shared_options(CLI::App& app, Options& o) {
   app.add_option("--batch-size", o.batch_size, "images a step, over all ranks")->check(CLI::Range(1, kMost));
   app.add_option("--lr", o.lr, "learning rate")->check(between(1e-30, 1e6, "1e-30 to 1e6"));
   app.add_option("--seed", o.seed)->check(between(0, 1e18, "0 to 1e18"));
-  app.add_option("--max-steps", o.max_steps, "stop after so many steps in all; 0: never")->check(not_negative);
+  app.add_option("--max-steps", o.max_steps, "stop after this total number of steps; 0: never")->check(not_negative);
   app.add_option("--data", o.data, "directory of the IDX files");
   app.add_option("--out", o.out, "directory for checkpoints and metrics.jsonl");
   app.add_option("--checkpoint-every", o.checkpoint_every, "steps; 0: one an epoch")->check(not_negative);
@@ -54,9 +54,9 @@ std::optional<int> parse(int argc, char** argv, Options& o) {
   app.add_option("--epochs", o.epochs)->check(positive);
   app.add_option("--momentum", o.momentum)->check(between(0, 1, "0 to 1"));
   app.add_flag("--resume", o.resume,
-               "go on from the newest checkpoint in --out, if any; else a new one replaces those");
+               "resume from the newest checkpoint in --out, if any; without this, new ones replace those");
   app.add_flag("--lockstep", o.lockstep, "the same bits on 1, 2, 4, ... ranks; prints the SHA-256 of the run");
-  app.add_option("--threads", o.threads, "that a shard computes with in that mode")->check(CLI::Range(1, 1024));
+  app.add_option("--threads", o.threads, "threads of a shard in lockstep mode")->check(CLI::Range(1, 1024));
   app.add_option("--accumulate", o.accumulate, "parts of a step's images, one after the other")->check(positive);
   app.add_flag("--augment", o.augment, "images are moved by up to two pixels, and half of them mirrored");
   app.add_option("--workers", o.workers, "threads that prepare batches")->check(CLI::Range(0, 64));

@@ -26,10 +26,10 @@ struct Options {
   std::string step_losses = {};
 };
 
-// Those that fashion_mnist_ddp has as well.
+// The options that fashion_mnist_ddp has as well.
 void add_shared_options(CLI::App& app, Options& o);
-// rank: counts only where no launcher tells which of its host this process is.
+// rank: used only if no launcher sets the local rank of this process.
 lockstep::InitOptions init_options(const Options& o, int rank = 0);
 
-// The exit code, if that is all: --help, or what makes no sense.
+// The exit code, if the program is to end: --help, or a usage error.
 std::optional<int> parse(int argc, char** argv, Options& o);

@@ -126,7 +126,7 @@ void train_model(Model model, const Options& o, const World& world) {
     train_epoch(ddp, optimizer, run, images, test, o, world);
   }
   if (!is_done()) {
-    return log_rank0(world, "stopped after step %ld; %s goes on: %s", at.step,
+    return log_rank0(world, "stopped after step %ld; %s continues it: %s", at.step,
                      o.resume ? "the same command" : "--resume", run.path().c_str());
   }
   log_rank0(world, "Completed training in %.1f seconds.", seconds(lockstep::steady_clock().now() - start));

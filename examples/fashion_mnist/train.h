@@ -6,5 +6,5 @@ namespace lockstep {
 class World;
 }
 
-// Collective. Ends after a step, with a checkpoint, if the job is told to stop.
+// Collective. Ends after a step, with a checkpoint, if the job is asked to stop.
 void train(const Options& o, const lockstep::World& world);

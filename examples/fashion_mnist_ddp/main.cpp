@@ -1,8 +1,8 @@
 // The program of an article on writing DDP by hand, with its options and defaults: ResNet18 on Fashion-MNIST, plain
 // stochastic gradient descent, on ranks that the program starts by itself.
 //   build/bin/fashion_mnist_ddp --world-size 2
-// The validation counts every image once, in evaluation mode; --article-bugs does what the article's program did. What
-// came of the comparison is in docs/ARTICLE.md. Started again with the same --out, it goes on where it was.
+// The validation counts every image once, in evaluation mode; --article-bugs does what the article's program did. The
+// results are in docs/ARTICLE.md. Started again with the same --out, it continues where it was.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <exception>

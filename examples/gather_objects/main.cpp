@@ -1,4 +1,4 @@
-// What ranks have found out, brought together: any objects, and means and predictions of a test set that they share.
+// Collects results of all ranks: any objects, and means and predictions of a test set that they share.
 //   build/bin/gather_objects [ranks]
 #include <ATen/ATen.h>
 #include <ATen/core/Dict.h>
@@ -47,7 +47,7 @@ void gather_dictionaries(const lockstep::World& world) {
   }
 }
 
-// A type of the program's own: with these two functions ranks can exchange it.
+// The program's own type: with these two functions ranks can exchange it.
 struct Mistake {
   std::int64_t sample;
   std::string why;
@@ -67,7 +67,7 @@ struct lockstep::ObjectCodec<Mistake> {
 
 namespace {
 
-// Ten samples, of which sample i is the number i.
+// Ten samples; sample i is the number i.
 struct TestSet {
   static constexpr std::int64_t kSize = 10;
 

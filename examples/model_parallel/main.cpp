@@ -1,5 +1,5 @@
-// A model that is split over two devices, in data parallel training: every rank has two devices of its own, forward()
-// moves what goes from one to the other, and DistributedDataParallel is told nothing about it. Here both devices of all
+// A model that is split over two devices, in data parallel training: every rank has its own two devices, forward()
+// moves tensors from one to the other, and DistributedDataParallel needs no options for it. Here both devices of all
 // ranks are the CPU, so that it runs anywhere; with GPUs rank r would take cuda:2r and cuda:2r+1.
 //   build/bin/model_parallel [ranks]
 #include <ATen/ATen.h>
@@ -56,7 +56,7 @@ void demo_model_parallel(int rank) {
   lockstep::DistributedDataParallel ddp(model, world);  // no device_ids, no output_device
   torch::optim::SGD optimizer(ddp.parameters(), 0.05);
 
-  // What one process would do with the batches of all ranks.
+  // The same training by one process, with the batches of all ranks.
   ToyMpModel alone(at::kCPU, at::kCPU);
   {
     const at::NoGradGuard no_grad;

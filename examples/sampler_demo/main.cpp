@@ -1,4 +1,4 @@
-// What DistributedSampler does: which of ten samples each rank gets in each epoch, and which batches become of them.
+// Shows DistributedSampler: which of ten samples each rank gets in each epoch, and the batches that they form.
 //   lockstep run --nproc-per-node 3 build/bin/sampler_demo
 #include <ATen/ATen.h>
 

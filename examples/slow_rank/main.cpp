@@ -1,4 +1,4 @@
-// A training of which rank 1 is late in one step: it computes for longer than the others, or it is stopped.
+// A training in which rank 1 is late in one step: it computes for longer than the others, or it is stopped.
 //   lockstep run --nproc-per-node 2 build/bin/slow_rank [seconds|stop] [timeout in seconds]
 #include <ATen/ATen.h>
 #include <torch/nn/modules/linear.h>
@@ -48,7 +48,7 @@ void train(double late_s, double timeout_s) {
     optimizer.step();
   }
 
-  // Who waited for whom: the rank that all others wait for waits least.
+  // The rank that all others wait for is the one that waits least.
   const auto everyone =
       world.all_gather(at::tensor({seconds_since(start), ddp.stats().communication_seconds}, at::kDouble));
   for (int rank = 0; rank < world.size(); ++rank) {

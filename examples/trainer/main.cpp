@@ -1,5 +1,5 @@
-// A training loop as a class, with snapshots: whenever the program is started, it goes on from the last snapshot, with
-// as many ranks as there are then.
+// A training loop as a class, with snapshots: whenever the program is started, it continues from the last snapshot,
+// with any number of ranks.
 //   lockstep run --nproc-per-node 2 build/bin/trainer 10 3
 #include <ATen/ATen.h>
 #include <torch/nn/modules/linear.h>
@@ -21,7 +21,7 @@ namespace {
 
 using lockstep::World;
 
-// Pairs of a vector and the number that a fixed linear function makes of it.
+// Pairs of a vector and its value under a fixed linear function.
 struct Samples {
   at::Tensor x, y;
 
@@ -37,7 +37,7 @@ struct Samples {
   }
 };
 
-// This rank's part of the samples, in batches, in another order each epoch.
+// This rank's part of the samples, in batches, in a different order in each epoch.
 class DataLoader {
  public:
   DataLoader(Samples samples, const World& world, std::size_t batch_size)
@@ -60,7 +60,7 @@ DataLoader prepare_dataloader(Samples samples, const World& world, std::size_t b
 
 class Trainer {
  public:
-  // Goes on from the snapshot, if there is one.
+  // Continues from the snapshot, if there is one.
   Trainer(torch::nn::Linear model, DataLoader& train_data, torch::optim::Optimizer& optimizer, const World& world,
           int save_every, std::filesystem::path snapshot)
       : ddp_(model, world),
@@ -139,7 +139,7 @@ int main(int argc, char** argv) {
   std::string snapshot = "out/snapshot.pt";
   CLI::App app("Trains a linear model, with snapshots.", "trainer");
   const auto positive = CLI::Range(1, 1'000'000'000);
-  app.add_option("total_epochs", total_epochs, "how long to train")->required()->check(positive);
+  app.add_option("total_epochs", total_epochs, "number of epochs to train")->required()->check(positive);
   app.add_option("save_every", save_every, "epochs between two snapshots")->required()->check(positive);
   app.add_option("--batch-size", batch_size, "samples a step, on each rank")->check(positive)->capture_default_str();
   app.add_option("--snapshot", snapshot, "the file")->capture_default_str();

@@ -85,7 +85,7 @@ class ArticleTest(unittest.TestCase):
         write_data(self.folder, 40, 8)
         text = self.run_program("--world-size", 4, "--article-bugs", "--num-epochs", 1, "--batch-size", 8, "--data",
                                 self.folder, "--out", self.folder / "out", expected=1)
-        self.assertIn("--article-bugs: of 8 test images 4 ranks see none", text)
+        self.assertIn("--article-bugs: 8 test images are too few for 4 ranks", text)
 
     def test_a_host_without_a_gpu_is_told(self):
         with mock.patch.dict(os.environ, CUDA_VISIBLE_DEVICES=""):

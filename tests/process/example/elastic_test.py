@@ -86,7 +86,7 @@ class ElasticTest(unittest.TestCase):
             os.kill(tree.pid, signal.SIGTERM)
             code, output, error = tree.finish(60)
         self.assertEqual(code, 75, output + error)
-        step = int(re.search(r"stopped after step (\d+); the next start goes on\n", output)[1])
+        step = int(re.search(r"stopped after step (\d+); the next start continues\n", output)[1])
         self.assertEqual(self.steps("stopped")[-1], step)
         self.assertEqual(output.count("RESTART_COUNT"), 1)
         output = self.train(2, 150, out="stopped")

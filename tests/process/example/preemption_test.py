@@ -63,7 +63,7 @@ class PreemptionTest(unittest.TestCase):
         self.assertEqual(code, expected, output + error)
         self.assertEqual(tree.wait_until_gone(5), [])
         self.assertNotIn("SHA-256", output)
-        step = int(re.search(r"stopped after step (\d+); the same command goes on: ", output)[1])
+        step = int(re.search(r"stopped after step (\d+); the same command continues it: ", output)[1])
         self.assertTrue((self.folder / out / f"step-{step:010d}.safetensors").exists())
         return step
 

@@ -88,7 +88,7 @@ class Requeue(unittest.TestCase):
         job = self.submit("signalled")
         self.slurm("scancel", "--batch", "--signal=USR1", job)
         self.assertTrue(wait_for(lambda: "requeued" in self.said(), 60), self.said())
-        self.assertRegex(self.said(), r"stopped after step \d+; the same command goes on")
+        self.assertRegex(self.said(), r"stopped after step \d+; the same command continues it")
         self.expect_resumed(job)
 
     def test_a_launcher_that_is_killed_is_requeued(self):

@@ -62,7 +62,7 @@ double weight_of(const at::Tensor* input, std::optional<double> samples, Weighti
   if (input != nullptr) return input->dim() > 0 ? static_cast<double>(input->size(0)) : 1;
   if (weighting != Weighting::samples) return 1;
   throw options_error(
-      "the arguments of this forward do not tell how many samples it counts for: none of them is a tensor, a list of "
+      "the arguments of this forward do not show its number of samples: none of them is a tensor, a list of "
       "tensors or a PackedSequence. Call set_weight() before it, on every rank");
 }
 
@@ -134,7 +134,7 @@ ShardedStep& DdpBase::sharded() {
 void DdpBase::set_weight(std::optional<double> weight) {
   if (weight && !(std::isfinite(*weight) && *weight >= 0)) {
     throw options_error("set_weight() got " + c10::str(*weight) +
-                        "; a weight is how many samples or tokens a forward counts for: a finite number, 0 or more");
+                        "; a weight is the number of samples or tokens of a forward: finite, 0 or more");
   }
   weight_ = weight;
 }
@@ -268,8 +268,8 @@ void DdpBase::warn_of_equal_inputs(const at::Tensor* input) {
   inputs_seen_ = true;
   if (input != nullptr && have_same_values(*input, group_) && group_.rank() == 0) {
     log_warning(
-        "DistributedDataParallel: all ranks have given the same tensor to their first forward. If it is their data, "
-        "they all compute the same: give each its own part, for example by a DistributedSampler");
+        "DistributedDataParallel: all ranks passed the same tensor to their first forward. If it is training data, all "
+        "ranks compute the same gradients: give each rank its own part, for example with a DistributedSampler");
   }
 }
 

@@ -316,8 +316,8 @@ void GradientAverager::check_gradient(std::size_t parameter) const {
   if (!gradient.defined()) return;  // a function has given none: zeros, as in PyTorch
   const char* problem = nullptr;
   if ((gradient.layout() != at::kStrided) != one.sparse) {
-    problem = one.sparse ? "is dense, though its module was made for sparse ones"
-                         : "is sparse, though no module was made for that";
+    problem = one.sparse ? "is dense, but its module was created with sparse gradients"
+                         : "is sparse, but no module was created with sparse gradients";
   } else if (gradient.scalar_type() != one.tensor.scalar_type() && !options_.mixed_precision.param_dtype) {
     problem = "has another dtype than the parameter";
   }

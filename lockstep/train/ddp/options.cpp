@@ -41,8 +41,8 @@ void check_lockstep_mode(const DdpOptions& options, const ProcessGroup& group) {
   // It needs sums in an order that other libraries do not promise; between two ranks there is only one.
   const std::vector<std::string> others = backends();
   if (group.size() <= 2 || std::ranges::find(others, group.transport()) == others.end()) return;
-  throw options_error("lockstep mode adds up as a tree, which the backend " + std::string(group.transport()) +
-                      " cannot do with " + std::to_string(group.size()) +
+  throw options_error("lockstep mode reduces in tree order, which the backend " + std::string(group.transport()) +
+                      " does not support with " + std::to_string(group.size()) +
                       " ranks; make the group with the backend native (GroupOptions::backend or LOCKSTEP_BACKEND)");
 }
 

@@ -180,7 +180,8 @@ class Groups(unittest.TestCase):
         told = [lines for lines in Ranks(4, WORKER, "lockstep_mode", 4).lines if lines]  # mpirun ends a job that fails
         self.assertTrue(told)
         for lines in told:
-            self.assertRegex("".join(lines), rf"error invalid_argument .* the backend {BACKEND} cannot do with 4 ranks")
+            pattern = rf"error invalid_argument .* the backend {BACKEND} does not support with 4 ranks"
+            self.assertRegex("".join(lines), pattern)
 
     def test_an_unknown_backend_is_refused_with_the_known_ones(self):
         ranks = Ranks(1, WORKER, "sums", LOCKSTEP_BACKEND="nonsense")

@@ -299,7 +299,7 @@ class LockstepMode(SameBits):
         self.train(1, "--max-steps", 1)
         self.environment = {"ATEN_CPU_CAPABILITY": "default"}
         _, output = self.train(2, "--max-steps", 2, "--threads", 2, "--resume")
-        self.assertEqual(output.count("the resumed run will not have the bits of the uninterrupted one"), 1, output)
+        self.assertEqual(output.count("the resumed run will not be bitwise equal to an uninterrupted one"), 1, output)
         self.assertIn("threads of a shard: 1, now 2; ", output)
         self.assertIn("ATEN_CPU_CAPABILITY: not set, now default", output)
 

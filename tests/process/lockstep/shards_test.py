@@ -52,7 +52,7 @@ class SameBits(unittest.TestCase):
         with Job(WORKER, ["-", "mlp:0:2"], 2, of_rank=of_rank) as work:
             for rank in work.ranks:
                 (error,) = (line for line in rank.finish()[1].splitlines() if line.startswith("shards_worker: "))
-                self.assertRegex(error, "lockstep mode: rank 0 has .*, rank 1 has .*, and bits depend on it")
+                self.assertRegex(error, "lockstep mode: rank 0 has .*, rank 1 has .*, and the bits of results")
             self.assertEqual(work.exit_codes(), [1, 1])
 
 

@@ -178,7 +178,7 @@ TEST_CASE("what is thrown need be no std::exception, and a hook need give no res
          });
          loss_of(ddp(wave({4, 6}, world.rank()))).backward();
        },
-       "backward of DistributedDataParallel failed: the communication hook gave nothing for bucket 0"},
+       "backward of DistributedDataParallel failed: the communication hook returned no function for bucket 0"},
   });
 }
 

@@ -119,7 +119,7 @@ TEST_CASE("what was accumulated on top of an average is refused by name in a joi
       REQUIRE((error != nullptr) == !zeroes);
       if (zeroes) continue;
       const std::string text = error_of([&] { std::rethrow_exception(error); }).what();
-      CHECK(contains(text, "the gradient of w on rank 0 holds an average, and what this rank has accumulated on top"));
+      CHECK(contains(text, "the gradient of w on rank 0 holds an average plus gradients that this rank added to it"));
     }
   }
 }

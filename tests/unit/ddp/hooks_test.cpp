@@ -164,7 +164,7 @@ TEST_CASE("a PowerSgd that serves one wrapper is refused by another") {
     pass_plain_iterations(hook, group);
     GradBucket others(0, true, at::zeros({1}), {at::zeros({1})}, {"p"}, 0, 2);
     CHECK_ERROR(error_of([&] { (void)hook(others, group); }), ErrorKind::invalid_argument,
-                "this PowerSgd already belongs to another DistributedDataParallel; give each its own");
+                "this PowerSgd already belongs to another DistributedDataParallel; give each wrapper its own");
   });
 }
 
@@ -458,13 +458,13 @@ TEST_CASE("an invalid state is refused, and changes nothing") {
   state["fc.weight"] = at::zeros({2});  // of the model, in the same checkpoint
   CHECK(refused() == "nothing was thrown");
   state["power_sgd.iteration"] = at::scalar_tensor(-3, at::kLong);
-  CHECK(contains(refused(), "power_sgd.iteration is not part of a saved state"));
+  CHECK(contains(refused(), "power_sgd.iteration is not an entry of a saved state"));
   state["power_sgd.iteration"] = at::scalar_tensor(7, at::kLong);
   state["power_sgd.errors"] = at::zeros({2});
-  CHECK(contains(refused(), "power_sgd.errors is not part of a saved state"));
+  CHECK(contains(refused(), "power_sgd.errors is not an entry of a saved state"));
   state.erase("power_sgd.errors");
   state.erase("power_sgd.next_report");
-  CHECK(contains(refused(), "there is no complete saved state with names that begin with power_sgd."));
+  CHECK(contains(refused(), "the tensors contain no complete saved state with the prefix power_sgd."));
   CHECK(power_sgd.state().at("power_sgd.iteration").item<std::int64_t>() == 0);
 }
 
@@ -477,8 +477,8 @@ TEST_CASE("buckets other than the remembered ones are refused with both sizes") 
       pass_plain_iterations(power_sgd.hook(), group);
       (void)apply(power_sgd.hook(), {wave({20, 20}, 0)}, group);
       const std::string text = refusal([&] { (void)apply(power_sgd.hook(), {wave({20, 30}, 0)}, group); });
-      CHECK(contains(text, feedback ? "error of p0.0 is 400 elements of type Float in it, and 600"
-                                    : "Q of p0.0 is 20 elements of type Float in it"));
+      CHECK(contains(text, feedback ? "error of p0.0 is 400 elements of type Float in the state, but the run needs 600"
+                                    : "Q of p0.0 is 20 elements of type Float in the state"));
     }
   });
 }
@@ -514,15 +514,15 @@ TEST_CASE("options that make no sense are refused") {
   CHECK(contains(refused({.min_compression_rate = std::nan("")}), "min_compression_rate is nan"));
   CHECK(contains(refused({.orthogonalization_epsilon = -1}), "orthogonalization_epsilon is -1"));
   CHECK(refused({.start_power_sgd_iter = 0, .use_error_feedback = false, .warm_start = false}) == "nothing was thrown");
-  CHECK(contains(refusal([] { (void)quantize_8bit_per_channel_hook(0); }), "a channel of 0 elements"));
-  CHECK(contains(refusal([] { (void)fp16_compress_hook(nullptr); }), "fp16_compress_hook was given an empty hook"));
+  CHECK(contains(refusal([] { (void)quantize_8bit_per_channel_hook(0); }), "channel_elements is 0; give at least 1"));
+  CHECK(contains(refusal([] { (void)fp16_compress_hook(nullptr); }), "fp16_compress_hook got an empty inner hook"));
 }
 
 TEST_CASE("a hook that gives too few elements is named by the one around it") {
   run_group_or_throw(1, Over::arena, [](const ProcessGroup& group) {
     const CommHook broken = [](GradBucket&, const ProcessGroup&) { return [] { return at::zeros({1}); }; };
     CHECK(contains(refusal([&] { (void)apply(bf16_compress_hook(broken), {at::ones({4})}, group); }),
-                   "the hook inside bf16_compress_hook gave 1 elements for a bucket of 4"));
+                   "the hook inside bf16_compress_hook returned 1 elements for a bucket of 4"));
   });
 }
 

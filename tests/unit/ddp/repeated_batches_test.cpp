@@ -103,8 +103,8 @@ TEST_CASE("where the repeated batch's outputs cannot be seen, such a backward is
   for (const auto& error : sum_of_losses<Opaque>(kCounts[0], Over::arena)) {
     REQUIRE(error);
     const std::string text = error_of([&] { std::rethrow_exception(error); }).what();
-    CHECK(contains(text, "on rank 1 a backward goes through a batch of its own and through one that it repeats"));
-    CHECK(contains(text, "make a backward for each batch"));
+    CHECK(contains(text, "on rank 1 a backward goes through a batch of this rank and through one that it repeats"));
+    CHECK(contains(text, "run a separate backward for each batch"));
   }
 }
 
@@ -128,7 +128,8 @@ TEST_CASE("so it is where the loss uses of the repeated batch what the module ha
   });
   for (const auto& error : errors) {
     REQUIRE(error);
-    CHECK(contains(error_of([&] { std::rethrow_exception(error); }).what(), "what forward() did not return"));
+    CHECK(contains(error_of([&] { std::rethrow_exception(error); }).what(),
+                   "a result of the latter that forward() did not return"));
   }
 }
 

@@ -306,7 +306,7 @@ TEST_CASE("a backward that fails leaves nothing behind if its callback goes on")
     for (const auto& error : run_group(2, Over::arena, [&](const ProcessGroup& group) { with(group, what); })) {
       const std::string text = error_of([&] { std::rethrow_exception(error); }).what();
       CHECK(contains(text, "lockstep mode: a backward of shard "));
-      CHECK(contains(text, " failed, its callback went on, and what it left has been added to the gradients of other"));
+      CHECK(contains(text, " failed, its callback went on, and its partial gradients were added to those of other"));
     }
   }
 }

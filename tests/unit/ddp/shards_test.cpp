@@ -334,7 +334,7 @@ TEST_CASE("an integer buffer must be the same after every shard, or all ranks ar
     for (const auto& error : errors) {
       const Error told = error_of([&] { std::rethrow_exception(error); });
       CHECK(told.kind() == ErrorKind::invalid_argument);
-      CHECK(contains(told.what(), "shards have left different values in buffer norm.num_batches_tracked, whose type"));
+      CHECK(contains(told.what(), "shards computed different values for buffer norm.num_batches_tracked, whose dtype"));
     }
   }
 }
@@ -368,15 +368,15 @@ TEST_CASE("what cannot work is refused on all ranks") {
   CHECK(refusal(2, [](int rank) { return LockstepMode{.shards = 2, .threads = 1 + rank}; }) ==
         "lockstep mode: rank 0 has 2 shards, seed 0 and threads 1, rank 1 has 2 shards, seed 0 and threads 2");
   CHECK(refusal(2, [](int) { return LockstepMode{.shards = 2, .threads = 0}; }) ==
-        "lockstep mode: threads is 0; a shard computes with one thread or more");
+        "lockstep mode: threads is 0; give 1 or more");
   CHECK(refusal(4,
                 [](int rank) {
                   at::globalContext().setFlushDenormal(rank == 2);  // of the thread that the rank is
                   return LockstepMode{.shards = 4};
                 }) ==
         "lockstep mode: rank 0 has denormal numbers flushed to zero: no, rank 2 has denormal numbers flushed to zero: "
-        "yes, and bits depend on it; give all ranks the same kind of machine, the same libtorch, settings and "
-        "environment");
+        "yes, and the bits of results depend on it; run all ranks on the same kind of machine with the same libtorch, "
+        "settings and environment");
 }
 
 namespace {
@@ -471,10 +471,11 @@ TEST_CASE("training outside of for_each_shard is refused; so is for_each_shard w
     CHECK(contains(error_of([&] { plain.for_each_shard([](const Shard&) { return 0.0; }); }).what(),
                    "lockstep mode is off; set .lockstep"));
     DistributedDataParallel ddp(model, group, kLockstep);
-    CHECK(contains(error_of([&] {
-                     ddp(wave({6, 20}, 0));
-                   }).what(),
-                   "lockstep mode: a forward in training outside of for_each_shard(), so its gradients would stay"));
+    CHECK(contains(
+        error_of([&] {
+          ddp(wave({6, 20}, 0));
+        }).what(),
+        "lockstep mode: a forward in training outside of for_each_shard(), so its gradients would not be averaged"));
     ddp.eval();
     CHECK(ddp(wave({6, 20}, 0)).size(1) == 5);
     ddp.train();
@@ -516,7 +517,7 @@ TEST_CASE("a buffer that grows in a shard is refused by name, and is what it was
                      return 0.0;
                    });
                  }).what(),
-                 "a shard has given buffer queue another shape, layout or type: Float [50002] where it was Float [2]"));
+                 "a shard changed the shape, layout or dtype of buffer queue: it is Float [50002] and was Float [2]"));
     CHECK(model->queue.numel() == 2);
   });
 }
@@ -533,14 +534,14 @@ TEST_CASE("a state of other shards or another seed is refused, and ranks at diff
     state.arithmetic += "another fact: 1\n";
     const std::string changed = standard_error_of([&] { ddp.load_lockstep_state(state); });
     CHECK(changed ==
-          "[lockstep] warning: lockstep mode: the resumed run will not have the bits of the uninterrupted one, which "
-          "had: threads of a shard: 2, now 1; another fact: 1, now nothing\n");
+          "[lockstep] warning: lockstep mode: the resumed run will not be bitwise equal to an uninterrupted one. "
+          "Changes: threads of a shard: 2, now 1; another fact: 1, now nothing\n");
     const std::string unknown =
         standard_error_of([&] { ddp.load_lockstep_state({.step = 12, .shards = 8, .seed = 7}); });
     CHECK(unknown ==
-          "[lockstep] warning: lockstep mode: the state does not say with how many threads and with what kernels and "
-          "settings the run so far computed, so it is not known whether the resumed run has the bits of the "
-          "uninterrupted one\n");
+          "[lockstep] warning: lockstep mode: the state does not record the number of threads and the kernels and "
+          "settings of the run so far, so it is not known whether the resumed run is bitwise equal to an uninterrupted "
+          "one\n");
     const LockstepState same = ddp.lockstep_state();
     CHECK(standard_error_of([&] { ddp.load_lockstep_state(same); }).empty());
     CHECK(ddp.lockstep_state().step == 12);

@@ -370,25 +370,25 @@ TEST_CASE("shards that come to different layers are an error that names them") {
             model->one->forward(x);
             if (shard.index != 3) model->two->forward(x);
           }) ==
-          "lockstep mode: shard 3 has come to the end of its callback, but shard 0 to SyncBatchNorm statistics of "
+          "lockstep mode: shard 3 reached the end of its callback, but shard 0 reached SyncBatchNorm statistics of "
           "'two', 7 numbers" +
               advice);
     CHECK(text([&](const Shard& shard, const at::Tensor& x) {
             if (shard.index != 0) model->one->forward(x);
           }) ==
-          "lockstep mode: shard 1 has come to SyncBatchNorm statistics of 'one', 7 numbers, but shard 0 to the end "
+          "lockstep mode: shard 1 reached SyncBatchNorm statistics of 'one', 7 numbers, but shard 0 reached the end "
           "of its callback" +
               advice);
     const std::string swapped = text(
         [&](const Shard& shard, const at::Tensor& x) { (shard.index == 7 ? model->two : model->one)->forward(x); });
-    CHECK(contains(swapped, "shard 7 has come to SyncBatchNorm statistics of 'two'"));
+    CHECK(contains(swapped, "shard 7 reached SyncBatchNorm statistics of 'two'"));
     const std::string caught = text([&](const Shard& shard, const at::Tensor& x) {
       try {
         if (shard.index < 6) model->one->forward(x);
       } catch (const Error&) {
       }
     });
-    CHECK(contains(caught, "shard 6 has come to the end of its callback, but shard 0 to SyncBatchNorm"));
+    CHECK(contains(caught, "shard 6 reached the end of its callback, but shard 0 reached SyncBatchNorm"));
     const std::string in_backward = text([&](const Shard& shard, const at::Tensor& x) {
       const at::Tensor input = x.clone().requires_grad_();
       const at::Tensor output = model->one->forward(input);
@@ -415,10 +415,10 @@ TEST_CASE("so are ranks whose shards do") {
         });
       });
       CHECK_ERROR(as_error(thrown[0]), ErrorKind::desync,
-                  "lockstep mode: shards 0 to 3 have come to SyncBatchNorm statistics of 'one', 7 numbers: ");
+                  "lockstep mode: shards 0 to 3 reached SyncBatchNorm statistics of 'one', 7 numbers: ");
       CHECK(as_error(thrown[1]).kind() == ErrorKind::desync);
       if (!is_shorter)
-        CHECK(contains(as_error(thrown[1]).what(), "shards 4 to 7 have come to SyncBatchNorm statistics of 'two'"));
+        CHECK(contains(as_error(thrown[1]).what(), "shards 4 to 7 reached SyncBatchNorm statistics of 'two'"));
     }
   }
 }
@@ -467,7 +467,7 @@ TEST_CASE("what lockstep mode cannot see, or cannot do, is refused") {
     CHECK_ERROR(error_of([&] { DistributedDataParallel ddp(Two(alone), group, kLockstep); }),
                 ErrorKind::invalid_argument, "lockstep mode: module 'one' is synchronised over 1 of 2 ranks");
 
-    const std::string late = "a synchronised layer that the model did not have when it was wrapped";
+    const std::string late = "a synchronised layer was not part of the model when it was wrapped";
     DistributedDataParallel unmarked(Unmarked(group), group, kLockstep);
     CHECK_ERROR(error_of([&] {
                   unmarked.for_each_shard([&](const Shard&) { return unmarked(wave({2, 3}, 0)).sum().item<double>(); });

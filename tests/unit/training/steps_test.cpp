@@ -253,7 +253,7 @@ TEST_CASE("without a sampler every rank has all samples, of which DDP warns once
       for (int step = 0; step < 3; ++step) ddp(wave({6, 20}, equal ? 1 : group.rank())).sum().backward();
     });
     int count = 0;
-    const std::string warning = "all ranks have given the same tensor to their first forward";
+    const std::string warning = "all ranks passed the same tensor to their first forward";
     if (equal) log.await(warning);
     const std::string text = log.text();
     for (std::size_t at = text.find(warning); at != std::string::npos; at = text.find(warning, at + 1)) ++count;

@@ -70,9 +70,9 @@ class FlatBucket final : public GradientBucket {
     }
     result_ = hook_(bucket, launch.group);
     if (result_) return;
-    throw Error(ErrorKind::invalid_argument, "the communication hook gave nothing for bucket " +
+    throw Error(ErrorKind::invalid_argument, "the communication hook returned no function for bucket " +
                                                  std::to_string(index()) +
-                                                 "; it must return a function that gives the bucket's values");
+                                                 "; it must return a function that returns the averaged gradients");
   }
 
   const CommHook hook_;

@@ -36,7 +36,7 @@ Error no_gradient_error(int rank, const std::vector<std::string>& parameters) {
 Error late_gradient_error(int rank, const std::string& parameter, bool thought_unused) {
   return backward_error(
       rank, fmt::format("parameter {} got {}, the last one after its reduction had begun on rank {}. Parts of a graph "
-                        "that are recomputed in backward (checkpointing) do that; if the graph is the same in every "
+                        "that are recomputed in backward (checkpointing) cause this; if the graph is the same in every "
                         "iteration, set static_graph",
                         parameter,
                         thought_unused ? "a gradient although no output of the model depended on it"
@@ -74,94 +74,95 @@ Error overflow_error(int rank, const std::string& parameter) {
 }
 
 Error stray_gradients_error(int rank) {
-  return Error(ErrorKind::invalid_argument,
-               fmt::format("on rank {} a backward gave parameters gradients without going through the last forward of "
-                           "DistributedDataParallel, whose output is still kept, so they were not averaged. If the "
-                           "loss is to be trained on, compute it from what ddp(...) returns (add 0 * output.sum() if "
-                           "it needs nothing of it). If it is not, drop that output first, or compute it under "
-                           "NoGradGuard",
-                           rank),
-               {.rank = rank, .operation = "forward"});
+  return Error(
+      ErrorKind::invalid_argument,
+      fmt::format("on rank {} a backward gave gradients to parameters without going through the last forward of "
+                  "DistributedDataParallel, whose output still exists, so they were not averaged. To train on this "
+                  "loss, compute it from the output of ddp(...) (add 0 * output.sum() if the loss does not use it). "
+                  "Otherwise destroy that output first, or compute the loss under NoGradGuard",
+                  rank),
+      {.rank = rank, .operation = "forward"});
 }
 
 std::string_view only_stray_backwards_text() {
   return "DistributedDataParallel: no backward so far went through ddp(...), so no gradient was averaged and each rank "
-         "trains alone. Compute the loss from ddp(x) instead of model->forward(x). If gradients are to stay on each "
-         "rank for now, call ddp(x) under ddp.no_sync()";
+         "trains alone. Compute the loss from ddp(x) instead of model->forward(x). To keep gradients local for now, "
+         "call ddp(x) under ddp.no_sync()";
 }
 
 Error replaced_parameter_error(int rank, const std::string& parameter) {
-  return Error(ErrorKind::invalid_argument,
-               fmt::format("on rank {} parameter {} was given another type or device after DistributedDataParallel had "
-                           "been made, so its gradients would not be averaged. Convert the model first, then wrap it",
-                           rank, parameter),
-               {.rank = rank, .operation = "forward"});
+  return Error(
+      ErrorKind::invalid_argument,
+      fmt::format(
+          "on rank {} the dtype or device of parameter {} changed after the model was wrapped in "
+          "DistributedDataParallel, so its gradients would not be averaged. Convert the model first, then wrap it",
+          rank, parameter),
+      {.rank = rank, .operation = "forward"});
 }
 
 Error foreign_parameter_error(int rank, const std::string& parameter) {
-  return Error(ErrorKind::invalid_argument,
-               fmt::format("on rank {} parameter {} was registered, or replaced another one, after "
-                           "DistributedDataParallel had been made, so each rank would train it alone. Finish the model "
-                           "first, then wrap it; if it grows later, destroy the wrapper and the optimizer on all ranks "
-                           "and make them anew",
-                           rank, parameter),
-               {.rank = rank, .operation = "forward"});
+  return Error(
+      ErrorKind::invalid_argument,
+      fmt::format("on rank {} parameter {} was registered, or replaced another one, after the model was wrapped in "
+                  "DistributedDataParallel, so each rank would train it alone. Complete the model first, then wrap it; "
+                  "if it grows later, destroy the wrapper and the optimizer on all ranks and create new ones",
+                  rank, parameter),
+      {.rank = rank, .operation = "forward"});
 }
 
 Error resized_parameter_error(int rank, const std::string& parameter, const std::string& before,
                               const std::string& now) {
   return Error(
       ErrorKind::invalid_argument,
-      fmt::format("on rank {} parameter {} had shape {} when DistributedDataParallel was made, and has {} now. "
-                  "If it has to grow, destroy the wrapper and the optimizer on all ranks, and make them anew",
+      fmt::format("on rank {} parameter {} had shape {} when it was wrapped in DistributedDataParallel, and has {} "
+                  "now. If it must grow, destroy the wrapper and the optimizer on all ranks and create new ones",
                   rank, parameter, before, now),
       {.rank = rank, .operation = "forward"});
 }
 
 Error unfrozen_parameter_error(int rank, const std::string& parameter) {
   return Error(ErrorKind::invalid_argument,
-               fmt::format("on rank {} parameter {} was frozen when DistributedDataParallel was made and requires a "
-                           "gradient now, which would not be averaged. Call requires_grad_() before the model is "
-                           "wrapped, or destroy the wrapper on all ranks and wrap the model anew",
+               fmt::format("on rank {} parameter {} was frozen when it was wrapped in DistributedDataParallel and "
+                           "requires a gradient now, which would not be averaged. Call requires_grad_() before the "
+                           "model is wrapped, or destroy the wrapper on all ranks and wrap the model again",
                            rank, parameter),
                {.rank = rank, .operation = "forward"});
 }
 
 Error chosen_inputs_error(int rank, const std::string& parameter) {
   return backward_error(
-      rank, fmt::format("on rank {} backward was called with `inputs`, among them parameter {}, whose copy in the type "
-                        "of mixed precision is in the graph, so it would get no gradient. Call backward without "
+      rank, fmt::format("on rank {} backward was called with `inputs` that include parameter {}. With mixed precision "
+                        "the graph holds a copy of it, so it would get no gradient. Call backward without "
                         "`inputs`, or set requires_grad of the others to false before the forward",
                         rank, parameter));
 }
 
 Error backward_outside_error() {
-  return Error(
-      ErrorKind::invalid_argument,
-      "lockstep mode: a backward through a forward that was made outside of for_each_shard(), so its gradients "
-      "would stay on this rank; do both in the callback of for_each_shard()");
+  return Error(ErrorKind::invalid_argument,
+               "lockstep mode: this backward goes through a forward outside of for_each_shard(), so its gradients "
+               "would not be averaged; do both in the callback of for_each_shard()");
 }
 
 Error destroyed_wrapper_error() {
   return Error(
       ErrorKind::invalid_argument,
       "DistributedDataParallel: this backward goes through a forward of a wrapper that has been destroyed since, "
-      "so nobody would average the gradients. Keep the wrapper until the backward is over");
+      "so its gradients would not be averaged. Keep the wrapper until the backward has ended");
 }
 
 Error mixed_join_error(int rank) {
   return backward_error(
       rank,
-      fmt::format("on rank {} a backward goes through a batch of its own and through one that it repeats in join(), "
-                  "and uses of the latter what forward() did not return as a tensor or in a container of tensors, "
-                  "so it cannot be left out. Return it, or make a backward for each batch",
+      fmt::format("on rank {} a backward goes through a batch of this rank and through one that it repeats in join(), "
+                  "and uses a result of the latter that forward() did not return as a tensor or in a container of "
+                  "tensors, so it cannot be excluded. Return it, or run a separate backward for each batch",
                   rank));
 }
 
 Error unweighted_gradient_error(int rank, const std::string& parameter) {
   return backward_error(
-      rank, fmt::format("the gradient of {} on rank {} was left by a backward outside DistributedDataParallel. "
-                        "Gradients are weighted here, and its weight is unknown; call zero_grad() before the next "
+      rank, fmt::format("the gradient of {} on rank {} was left by a backward outside DistributedDataParallel, so its "
+                        "weight is unknown, and weighted averages need it; call zero_grad() before the next "
                         "backward through the wrapper",
                         parameter, rank));
 }
@@ -169,17 +170,19 @@ Error unweighted_gradient_error(int rank, const std::string& parameter) {
 Error mixed_gradient_error(int rank, const std::string& parameter) {
   return backward_error(
       rank,
-      fmt::format("the gradient of {} on rank {} holds an average, and what this rank has accumulated on top of it "
-                  "before join(). To divide by the active ranks they would have to be told apart; call "
-                  "zero_grad() after the average, or before join()",
-                  parameter, rank));
+      fmt::format(
+          "the gradient of {} on rank {} holds an average plus gradients that this rank added to it before join(). A "
+          "division by the active ranks cannot separate them; call zero_grad() after the average, or before join()",
+          parameter, rank));
 }
 
 Error misplaced_event_error(int rank, std::string_view event, std::string_view state) {
   return backward_error(
-      rank, fmt::format("on rank {} DistributedDataParallel met '{}' while it was {}. A communication hook must not "
-                        "call the model or run its backward, and only one thread may use a wrapper at a time",
-                        rank, event, state));
+      rank,
+      fmt::format(
+          "on rank {} DistributedDataParallel got the event '{}' in the state '{}'. A communication hook must not "
+          "call the model or run its backward, and only one thread may use a wrapper at a time",
+          rank, event, state));
 }
 
 Error options_error(const std::string& what) {
@@ -188,15 +191,16 @@ Error options_error(const std::string& what) {
 
 Error different_values_error(int rank, const std::string& parameter, const std::vector<int>& ranks,
                              std::uint64_t backwards) {
-  return Error(ErrorKind::desync,
-               fmt::format("after {} backwards through ddp(...) the parameters differ between ranks. First: {}, where "
-                           "rank 0 has other values than rank {}. Compute the loss from ddp(x): model->forward(x) "
-                           "averages nothing. Every rank must apply the same optimizer with the same settings to the "
-                           "same parameters, and change them in no other way, as Embedding with max_norm does in its "
-                           "forward. If they are to differ for a while, as "
-                           "between the averagings of post-local SGD, set compare_parameters_every to 0",
-                           backwards, parameter, fmt::join(ranks, ", ")),
-               {.rank = rank, .operation = "comparing parameters"});
+  return Error(
+      ErrorKind::desync,
+      fmt::format(
+          "after {} backwards through ddp(...) the parameters differ between ranks. First: {}, where "
+          "rank 0 has other values than rank {}. Compute the loss from ddp(x): model->forward(x) "
+          "averages nothing. Every rank must apply the same optimizer with the same settings to the "
+          "same parameters, and change them in no other way, as Embedding with max_norm does in its "
+          "forward. If they are meant to differ for a while, as in post-local SGD, set compare_parameters_every to 0",
+          backwards, parameter, fmt::join(ranks, ", ")),
+      {.rank = rank, .operation = "comparing parameters"});
 }
 
 Error unsupported_gradient_error(int rank, const std::string& parameter, const std::string& what) {
@@ -207,8 +211,8 @@ Error unsupported_gradient_error(int rank, const std::string& parameter, const s
 Error lone_forward_error(const Error& error) {
   if (error.kind() != ErrorKind::desync && error.kind() != ErrorKind::timeout) return error;
   return Error(error.kind(),
-               fmt::format("{}. If this rank alone called its DistributedDataParallel, as for an evaluation: call its "
-                           "module() instead, which does not communicate",
+               fmt::format("{}. If only this rank called its DistributedDataParallel, for example to evaluate, call "
+                           "its module() instead, which does not communicate",
                            error.what()),
                error.detail());
 }
@@ -220,8 +224,8 @@ Error nothing_to_train_error() {
 
 Error renormalised_parameter_error(const std::string& parameter) {
   return options_error("the embedding of " + parameter +
-                       " has max_norm, so each rank's forward would shorten the rows that this rank reads, and the "
-                       "ranks' parameters would drift apart. Leave max_norm unset and shorten all rows on all ranks "
+                       " has max_norm, so each rank's forward would rescale the rows that this rank reads, and the "
+                       "ranks' parameters would drift apart. Leave max_norm unset and rescale all rows on all ranks "
                        "after each step of the optimizer: at::NoGradGuard no_grad; "
                        "weight.copy_(at::renorm(weight, 2, 0, max_norm)). If ranks may differ, set "
                        "compare_parameters_every to 0");

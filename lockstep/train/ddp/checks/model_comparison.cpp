@@ -98,7 +98,7 @@ void verify_same_values(const NamedTensors& tensors, const ProcessGroup& group, 
     const std::vector<int> ranks = differs(told, i);
     if (!ranks.empty()) throw different_values_error(group.rank(), tensors[i].first, ranks, backwards);
   }
-  throw Error(ErrorKind::internal, "parameter hashes differ together, but not one by one");
+  throw Error(ErrorKind::internal, "the joint hash of the parameters differs, but the hash of no parameter does");
 }
 
 }  // namespace lockstep

@@ -47,9 +47,9 @@ GradBucket::GradBucket(std::size_t index, bool is_last, at::Tensor buffer, std::
 
 void GradBucket::set_buffer(const at::Tensor& buffer) {
   if (buffer.numel() != buffer_.numel()) {
-    throw Error(ErrorKind::invalid_argument, "a communication hook gave bucket " + std::to_string(index_) + " " +
-                                                 std::to_string(buffer.numel()) + " elements where it has " +
-                                                 std::to_string(buffer_.numel()));
+    throw Error(ErrorKind::invalid_argument, "the communication hook's result for bucket " + std::to_string(index_) +
+                                                 " has " + std::to_string(buffer.numel()) +
+                                                 " elements, but the bucket has " + std::to_string(buffer_.numel()));
   }
   buffer_ = buffer.reshape({-1});
 }

@@ -10,14 +10,14 @@ namespace {
 
 at::Tensor decompress(const at::Tensor& gradients, const at::Tensor& result, const std::string& hook) {
   if (result.numel() != gradients.numel()) {
-    throw Error(ErrorKind::invalid_argument, "the hook inside " + hook + " gave " + std::to_string(result.numel()) +
+    throw Error(ErrorKind::invalid_argument, "the hook inside " + hook + " returned " + std::to_string(result.numel()) +
                                                  " elements for a bucket of " + std::to_string(gradients.numel()));
   }
   return gradients.copy_(result.reshape({-1}));
 }
 
 CommHook compress_hook(c10::ScalarType dtype, std::string name, CommHook inner) {
-  if (!inner) throw Error(ErrorKind::invalid_argument, name + " was given an empty hook to work inside it");
+  if (!inner) throw Error(ErrorKind::invalid_argument, name + " got an empty inner hook");
   return [dtype, name = std::move(name), inner = std::move(inner)](GradBucket& bucket, const ProcessGroup& group) {
     require_real(bucket, name);
     const at::Tensor gradients = bucket.buffer();

@@ -26,8 +26,7 @@ namespace {
 void check(const PowerSgdOptions& options) {
   const auto refuse = [](const std::string& text) { throw Error(ErrorKind::invalid_argument, "PowerSgd: " + text); };
   if (options.matrix_approximation_rank < 1) {
-    refuse("matrix_approximation_rank is " + std::to_string(options.matrix_approximation_rank) +
-           "; a matrix is approximated by one of rank 1 or more");
+    refuse("matrix_approximation_rank is " + std::to_string(options.matrix_approximation_rank) + "; give 1 or more");
   }
   if ((options.use_error_feedback || options.warm_start) && options.start_power_sgd_iter <= 1) {
     refuse("start_power_sgd_iter is " + std::to_string(options.start_power_sgd_iter) +
@@ -126,8 +125,8 @@ void PowerSgd::Compressor::require_one_model(const GradBucket& bucket) {
   if (wrapper_ == 0) wrapper_ = bucket.wrapper();
   if (wrapper_ == bucket.wrapper()) return;
   throw Error(ErrorKind::invalid_argument,
-              "this PowerSgd already belongs to another DistributedDataParallel; give each its own, with load_state() "
-              "where one is to continue from the other");
+              "this PowerSgd already belongs to another DistributedDataParallel; give each wrapper its own PowerSgd; "
+              "load_state() copies a state to it");
 }
 
 std::optional<BucketResult> PowerSgd::Compressor::plain_at_first(GradBucket& bucket, const ProcessGroup& group) {
@@ -308,8 +307,8 @@ void PowerSgd::Compressor::report(const Job& job, const ProcessGroup& group) {
   if (group.rank() != 0) return;
   const CompressionStats stats{state_.counters.elements_before, state_.counters.elements_after};
   log_info("PowerSgd: iteration " + std::to_string(state_.counters.iteration) + ": " +
-           std::to_string(stats.elements_before) + " gradients so far, sent as " +
-           std::to_string(stats.elements_after) + " numbers: a rate of " + std::to_string(stats.rate()));
+           std::to_string(stats.elements_before) + " gradient elements so far, sent as " +
+           std::to_string(stats.elements_after) + " elements: compression rate " + std::to_string(stats.rate()));
 }
 
 PowerSgd::PowerSgd(const PowerSgdOptions& options) : compressor_(std::make_shared<Compressor>(options)) {}

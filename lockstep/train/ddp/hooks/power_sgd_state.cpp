@@ -61,8 +61,8 @@ at::Tensor PowerSgdState::remembered(const Memory& memory, const std::string& na
   };
   throw Error(ErrorKind::invalid_argument,
               "PowerSgd: the saved state does not match the model, its buckets or the options: " + std::string(what) +
-                  " of " + name + " is " + text_of(tensor) + " in it, and " + text_of(like) +
-                  " now; use a new PowerSgd");
+                  " of " + name + " is " + text_of(tensor) + " in the state, but the run needs " + text_of(like) +
+                  "; use a new PowerSgd");
 }
 
 std::map<std::string, at::Tensor> PowerSgdState::tensors(const std::string& prefix) const {
@@ -91,12 +91,12 @@ void PowerSgdState::load(const std::map<std::string, at::Tensor>& tensors, const
     } else if (const auto q = name_in(name, "q.")) {
       loaded_qs[*q] = tensor.clone();
     } else {
-      throw Error(ErrorKind::invalid_argument, "PowerSgd: " + full_name + " is not part of a saved state");
+      throw Error(ErrorKind::invalid_argument, "PowerSgd: " + full_name + " is not an entry of a saved state");
     }
   }
   if (found != std::size(kCounters)) {
     throw Error(ErrorKind::invalid_argument,
-                "PowerSgd: there is no complete saved state with names that begin with " + prefix);
+                "PowerSgd: the tensors contain no complete saved state with the prefix " + prefix);
   }
   random_.seed(random_seed_);
   random_.discard(static_cast<unsigned long long>(loaded.random_draws));

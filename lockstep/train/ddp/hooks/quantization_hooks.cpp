@@ -82,8 +82,8 @@ CommHook quantize_8bit_hook() {
 
 CommHook quantize_8bit_per_channel_hook(std::int64_t channel_elements) {
   if (channel_elements < 1) {
-    throw Error(ErrorKind::invalid_argument, "quantize_8bit_per_channel_hook: a channel of " +
-                                                 std::to_string(channel_elements) + " elements; give at least 1");
+    throw Error(ErrorKind::invalid_argument, "quantize_8bit_per_channel_hook: channel_elements is " +
+                                                 std::to_string(channel_elements) + "; give at least 1");
   }
   return [channel_elements](GradBucket& bucket, const ProcessGroup& group) {
     require_real(bucket, "quantize_8bit_per_channel_hook");

@@ -21,7 +21,7 @@ void check_mode(const LockstepMode& mode, int ranks) {
     throw lockstep_mode_error(fmt::format("{} shards are too few for {} ranks", mode.shards, ranks));
   }
   if (mode.threads < 1) {
-    throw lockstep_mode_error(fmt::format("threads is {}; a shard computes with one thread or more", mode.threads));
+    throw lockstep_mode_error(fmt::format("threads is {}; give 1 or more", mode.threads));
   }
 }
 

@@ -40,11 +40,11 @@ void require_same_shape(const std::string& name, const at::Tensor& now, const at
   if (now.sizes() == before.sizes() && now.strides() == before.strides() && now.scalar_type() == before.scalar_type()) {
     return;
   }
-  throw lockstep_mode_error(fmt::format(
-      "a shard has given buffer {} another shape, layout or type: {} {} where it was {} {}; give it its largest size "
-      "before wrapping, or keep it outside of the module",
-      name, c10::toString(now.scalar_type()), now.sizes().vec(), c10::toString(before.scalar_type()),
-      before.sizes().vec()));
+  throw lockstep_mode_error(
+      fmt::format("a shard changed the shape, layout or dtype of buffer {}: it is {} {} and was {} {}; give it its "
+                  "largest size before wrapping, or keep it outside of the module",
+                  name, c10::toString(now.scalar_type()), now.sizes().vec(), c10::toString(before.scalar_type()),
+                  before.sizes().vec()));
 }
 
 }  // namespace
@@ -127,7 +127,7 @@ void ShardBuffers::save(std::vector<at::Tensor>& values) const {
 Error ShardBuffers::conflict_error(std::size_t hash) const {
   const Buffer& buffer = buffers_[averaged_ + hash];
   return lockstep_mode_error(
-      fmt::format("shards have left different values in buffer {}, whose type {} cannot hold their mean", buffer.name,
+      fmt::format("shards computed different values for buffer {}, whose dtype {} cannot hold their mean", buffer.name,
                   c10::toString(buffer.tensor.scalar_type())));
 }
 

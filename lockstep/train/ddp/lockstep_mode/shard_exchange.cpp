@@ -38,10 +38,10 @@ bool ShardExchange::is_within_shard() { return t_here.has_value(); }
 ShardExchange* ShardExchange::current() {
   if (!t_here) return nullptr;
   if (t_here->exchange != nullptr) return t_here->exchange;
-  throw Error(ErrorKind::invalid_argument,
-              "lockstep mode: a synchronised layer that the model did not have when it was wrapped. Convert the model "
-              "before DistributedDataParallel; a module of your own that calls sync_batch_norm() derives from "
-              "SyncBatchNormTag");
+  throw Error(
+      ErrorKind::invalid_argument,
+      "lockstep mode: a synchronised layer was not part of the model when it was wrapped. Convert the model before "
+      "DistributedDataParallel; a custom module that calls sync_batch_norm() must derive from SyncBatchNormTag");
 }
 
 void ShardExchange::run(const OfShard& body, OfShard resume, OfShard suspend) {
@@ -110,7 +110,7 @@ void ShardExchange::come_to(int shard, const std::string& place) {
   if (shard == 0) place_ = place;
   if (place == place_) return;
   throw Error(ErrorKind::desync,
-              fmt::format("lockstep mode: shard {} has come to {}, but shard {} to {}; all shards must go through the "
+              fmt::format("lockstep mode: shard {} reached {}, but shard {} reached {}; all shards must go through the "
                           "same synchronised layers in the same order",
                           first_ + shard, place, first_, place_));
 }
@@ -121,10 +121,10 @@ void ShardExchange::gather_from_ranks(int shard) {
     rows_ = at::empty({own_ * group_.size(), own_rows_.size(1)}, own_rows_.options());
     group_.all_gather_into(rows_, own_rows_, {.name = place_});
   } catch (const Error& error) {
-    const Error told(error.kind(),
-                     fmt::format("lockstep mode: shards {} to {} have come to {}: {}", first_, first_ + own_ - 1,
-                                 place_, error.what()),
-                     error.detail());
+    const Error told(
+        error.kind(),
+        fmt::format("lockstep mode: shards {} to {} reached {}: {}", first_, first_ + own_ - 1, place_, error.what()),
+        error.detail());
     failure_ = std::make_exception_ptr(told);  // which all ranks have
   } catch (...) {
     fail(shard, std::current_exception());

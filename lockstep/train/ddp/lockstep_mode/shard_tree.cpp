@@ -123,7 +123,7 @@ std::optional<std::size_t> agree(ShardResult& mine, std::uint64_t step, const Ne
                                  const ProcessGroup& group, std::uint64_t wrapper) {
   std::vector<std::int64_t> told = row_of(mine, step);
   const auto all = group.all_gather(at::from_blob(told.data(), {std::ssize(told)}, at::kLong),
-                                    {.name = "lockstep mode, what shards left in wrapper", .number = wrapper});
+                                    {.name = "lockstep mode, results of shards in wrapper", .number = wrapper});
   const std::size_t defined = kHashes + mine.hashes.size();
   std::vector<double> losses;
   std::vector<bool> is_defined(mine.tensors.size());

@@ -83,7 +83,7 @@ ShardedStep::ShardedStep(const torch::nn::Module& module, const NamedTensors& pa
   for (const auto& [name, parameter] : parameters_) {
     if (parameter.is_cpu()) continue;
     throw lockstep_mode_error(
-        fmt::format("parameter {} is on {}; it works on the CPU", name, parameter.device().str()));
+        fmt::format("parameter {} is on {}; this mode supports the CPU only", name, parameter.device().str()));
   }
 }
 
@@ -95,8 +95,8 @@ void ShardedStep::compare_with_other_ranks() const {
       fmt::format("rank 0 has {}, rank {} has {}", difference->on_rank_0, difference->rank, difference->on_rank);
   if (difference->line == 0) throw lockstep_mode_error(sides);
   throw lockstep_mode_error(
-      fmt::format("{}, and bits depend on it; give all ranks the same kind of machine, the same libtorch, settings and "
-                  "environment",
+      fmt::format("{}, and the bits of results depend on it; run all ranks on the same kind of machine with the same "
+                  "libtorch, settings and environment",
                   sides));
 }
 
@@ -108,7 +108,8 @@ double ShardedStep::run(const std::function<double(Shard)>& body) {
   }
   if (is_joined()) {
     throw lockstep_mode_error(
-        "a rank in join() has no more batches, and its shards would be missing; give all ranks as many steps");
+        "a rank in join() has no more batches, and its shards would be missing; give all ranks the same number of "
+        "steps");
   }
   drop_gradients();
   buffers_.begin_step();
@@ -238,8 +239,8 @@ ShardResult ShardedStep::collect(double loss, const Shard& shard, BackwardRecord
   if (left == BackwardRecord::Left::part) drop_gradients();
   if (left == BackwardRecord::Left::mixture && has_gradients()) {
     fail_everywhere(lockstep_mode_error(
-        fmt::format("a backward of shard {} failed, its callback went on, and what it left has been added to the "
-                    "gradients of other backwards; call zero_grad() when a backward fails",
+        fmt::format("a backward of shard {} failed, its callback went on, and its partial gradients were added to "
+                    "those of other backwards; call zero_grad() when a backward fails",
                     shard.index)));
   }
   ShardResult result{.loss = loss};
@@ -287,7 +288,7 @@ void ShardedStep::drop_gradients() const {
 void ShardedStep::check_forward(bool is_training) const {
   if (is_running_ || !is_training) return;
   throw lockstep_mode_error(
-      "a forward in training outside of for_each_shard(), so its gradients would stay on this rank; do it in "
+      "a forward in training outside of for_each_shard(), so its gradients would not be averaged; do it in "
       "the callback of for_each_shard(), or call eval() first");
 }
 
@@ -322,15 +323,15 @@ void ShardedStep::warn_of_changes(const LockstepState& state) const {
   }
   if (!changed.empty()) {
     log_warning(
-        fmt::format("lockstep mode: the resumed run will not have the bits of the uninterrupted one, which had: {}",
+        fmt::format("lockstep mode: the resumed run will not be bitwise equal to an uninterrupted one. Changes: {}",
                     fmt::join(changed, "; ")));
   }
   if (!knows_threads || !knows_arithmetic) {
     log_warning(
-        fmt::format("lockstep mode: the state does not say {}{}{} the run so far computed, so it is not known "
-                    "whether the resumed run has the bits of the uninterrupted one",
-                    knows_threads ? "" : "with how many threads", knows_threads || knows_arithmetic ? "" : " and ",
-                    knows_arithmetic ? "" : "with what kernels and settings"));
+        fmt::format("lockstep mode: the state does not record {}{}{} of the run so far, so it is not known whether the "
+                    "resumed run is bitwise equal to an uninterrupted one",
+                    knows_threads ? "" : "the number of threads", knows_threads || knows_arithmetic ? "" : " and ",
+                    knows_arithmetic ? "" : "the kernels and settings"));
   }
 }
 

@@ -28,7 +28,7 @@ struct RankSteps {
   Lateness late;
 };
 
-// A rank that holds up the others in most steps, by a tenth of a step and 5 ms or more, since it computes for longer.
+// A rank that delays the others in most steps, by a tenth of a step and 5 ms or more, since it computes for longer.
 struct Straggler {
   int rank = 0;
   std::string part;     // what it spends more time on than the others: "data", "forward", ...

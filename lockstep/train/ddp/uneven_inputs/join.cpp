@@ -58,9 +58,9 @@ int told_bit(const ProcessGroup& group, const World* world) {
   if (world->size() == group.size()) return world->stop_agreement().is_told() ? kIsTold : 0;
   throw_on_all_ranks(group, Error(ErrorKind::invalid_argument,
                                   "join: stop_with is a world of " + std::to_string(world->size()) +
-                                      " ranks, and the group has " + std::to_string(group.size()) +
-                                      " of them; all of them have to stop after the same step: join all, or ask "
-                                      "stop_requested() where all ranks come",
+                                      " ranks, but the group has only " + std::to_string(group.size()) +
+                                      " of them, and all must stop after the same step: call join() with a group of "
+                                      "all ranks, or call stop_requested() at a point that all ranks reach",
                                   {.rank = group.rank(), .operation = "join"}));
 }
 
@@ -98,9 +98,10 @@ Next next_of_all(const ProcessGroup& group, bool i_go_on, const UnevenOptions& o
     ++rank;
   }
   if (options.throw_on_early_termination && anybody && !ended.empty()) {
-    throw Error(ErrorKind::aborted,
-                "join: rank " + ended + " has no more batches, and throw_on_early_termination ends all ranks then",
-                {.rank = group.rank(), .operation = "join"});
+    throw Error(
+        ErrorKind::aborted,
+        "join: rank " + ended + " has no more batches, and throw_on_early_termination is set, so all ranks stop",
+        {.rank = group.rank(), .operation = "join"});
   }
   if (stops && options.stop_with != nullptr) options.stop_with->stop_agreement().note_agreed();
   const Kind kind = !anybody ? Kind::nothing : stops ? Kind::last_step : Kind::step;

@@ -9,8 +9,8 @@ std::uint64_t batch_seed() {
   const auto* numbers = internal::BatchNumbers::of_this_thread();
   if (numbers != nullptr) return numbers->seed();
   throw Error(ErrorKind::invalid_argument,
-              "batch_seed: this thread assembles no batch of a loader; call it in get_batch(), and hand its value to "
-              "threads that the dataset starts");
+              "batch_seed: this thread does not assemble a batch of a loader; call it in get_batch(), and pass its "
+              "value to threads that the dataset starts");
 }
 
 namespace internal {

@@ -51,13 +51,12 @@ std::size_t agree_on_batch_size(std::size_t samples, const LoaderOptions& option
     throw Error(ErrorKind::invalid_argument, "evaluate: " + text);
   };
   if (!problem.empty()) throw_error(problem);
-  if (most[4] != 0) throw_error("another rank has refused its data set or options; its error says why");
+  if (most[4] != 0) throw_error("another rank rejected its data set or options; see the error of that rank");
   const auto require_same = [&](const char* what, std::int64_t largest, std::int64_t smallest, std::int64_t here) {
     if (smallest == largest) return;
-    throw_error(
-        fmt::format("ranks differ in {}: from {} to {}, here {}. Each rank passes the whole data set, of which it gets "
-                    "a share, and the same batch_size",
-                    what, smallest, largest, here));
+    throw_error(fmt::format(
+        "ranks differ in {}: from {} to {}, here {}. Pass the whole data set and the same batch_size on every rank",
+        what, smallest, largest, here));
   };
   require_same("samples of the data set", most[0], -most[1], all);
   require_same("batch_size", most[2], -most[3], batch);

@@ -26,7 +26,7 @@ std::string description_of(const ProcessGroup& group, const at::Tensor& rows, co
   } else if (rows.layout() != at::kStrided) {
     text << rows.layout() << " rows, but dense ones are needed (to_dense())";
   } else if (static_cast<std::size_t>(rows.size(0)) != sampler.size()) {
-    text << rows.size(0) << " rows where the sampler has " << sampler.size() << " indices";
+    text << rows.size(0) << " rows, but its sampler has " << sampler.size() << " indices";
   } else {
     text << rows.scalar_type() << " rows of " << rows.sizes().slice(1);
   }

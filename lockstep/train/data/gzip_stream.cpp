@@ -74,7 +74,7 @@ std::size_t GzipStream::read_plain(MutableByteSpan out) {
 // gzip allows several members, one behind the other.
 void GzipStream::begin_member() {
   if (!ByteView(buffer_).substr(begin_, end_ - begin_).starts_with(kMagic)) {
-    throw_damaged(offset_, "the compressed data ends here, but the file goes on");
+    throw_damaged(offset_, "the compressed data ends here, but more bytes follow");
   }
   ::inflateReset(&inflate_->state);
   inflate_->is_over = false;
@@ -85,7 +85,7 @@ std::size_t GzipStream::read_inflated(MutableByteSpan out) {
   for (;;) {
     if (begin_ == end_ && !refill()) {
       if (inflate_->is_over) return 0;
-      throw_damaged(offset_, "the compressed data ends too early");
+      throw_damaged(offset_, "the compressed data is truncated");
     }
     if (inflate_->is_over) {
       while (end_ - begin_ < kMagic.size() && refill()) continue;
@@ -99,7 +99,8 @@ std::size_t GzipStream::read_inflated(MutableByteSpan out) {
     const int code = ::inflate(&state, Z_NO_FLUSH);
     begin_ = end_ - state.avail_in;
     if (code != Z_OK && code != Z_STREAM_END && code != Z_BUF_ERROR) {
-      throw_damaged(offset_ + (space - state.avail_out), state.msg != nullptr ? state.msg : "it cannot be inflated");
+      throw_damaged(offset_ + (space - state.avail_out),
+                    state.msg != nullptr ? state.msg : "the compressed data is invalid");
     }
     inflate_->is_over = code == Z_STREAM_END;
     if (state.avail_out != space) return space - state.avail_out;

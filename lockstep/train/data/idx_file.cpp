@@ -67,7 +67,7 @@ void IdxFile::read_exactly(MutableByteSpan out, std::string_view what) {
   const std::uint64_t begin = stream_.offset();
   if (stream_.read(out) == out.size()) return;
   stream_.throw_damaged(stream_.offset(),
-                        fmt::format("the data ends here, {} needs {} bytes from byte {} on", what, out.size(), begin));
+                        fmt::format("the data ends here, but {} needs {} bytes from byte {}", what, out.size(), begin));
 }
 
 std::uint32_t IdxFile::read_number(std::string_view what) {
@@ -97,7 +97,7 @@ void IdxFile::read_header(const std::vector<std::uint32_t>& item_shape, std::uin
       const std::string why = limit < kMaxArrayBytes ? fmt::format("a file of {} bytes can hold", file_bytes)
                                                      : fmt::format("the limit of {}", kMaxArrayBytes);
       stream_.throw_damaged(
-          offset, fmt::format("the dimensions ask for at least {} x {} bytes, more than {}", count, dimension, why));
+          offset, fmt::format("the dimensions need at least {} x {} bytes, more than {}", count, dimension, why));
     }
     count *= dimension;
     dimensions_.push_back(dimension);
@@ -114,7 +114,7 @@ void IdxFile::read(MutableByteSpan out) {
   const std::uint64_t end = stream_.offset();
   // Asking for one byte more also compares the checksum at the end.
   std::byte extra{};
-  if (stream_.read({&extra, 1}) != 0) stream_.throw_damaged(end, "the array ends here, but the file goes on");
+  if (stream_.read({&extra, 1}) != 0) stream_.throw_damaged(end, "the array ends here, but more bytes follow");
 }
 
 }  // namespace lockstep::internal

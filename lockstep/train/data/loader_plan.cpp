@@ -43,7 +43,8 @@ void validate(const LoaderOptions& options) {
 }  // namespace
 
 void throw_unknown_size() {
-  throw Error(ErrorKind::invalid_argument, "the dataset does not know its size; a sampler over all of it needs that");
+  throw Error(ErrorKind::invalid_argument,
+              "the dataset does not know its size, which a sampler over the whole dataset needs");
 }
 
 LoaderPlan::LoaderPlan(std::size_t samples, const LoaderOptions& options, std::size_t start)
@@ -70,8 +71,9 @@ std::size_t LoaderPlan::end_of(std::size_t number) const { return std::min(begin
 
 void LoaderPlan::check_order(std::span<const std::int64_t> order, std::size_t dataset_size) const {
   if (order.size() != samples_) {
-    throw Error(ErrorKind::invalid_argument,
-                fmt::format("loader: the sampler announces {} indices and yields {}", samples_, order.size()));
+    throw Error(
+        ErrorKind::invalid_argument,
+        fmt::format("loader: the size() of the sampler is {}, but it yields {} indices", samples_, order.size()));
   }
   const auto bad = std::find_if(order.begin(), order.end(), [dataset_size](std::int64_t index) {
     return index < 0 || static_cast<std::uint64_t>(index) >= dataset_size;

@@ -15,7 +15,7 @@ void validate(int replicas, int rank, const ShardSamplerOptions& options) {
   }
   if (options.shards < 0 || options.shards % replicas != 0) {
     throw Error(ErrorKind::invalid_argument,
-                fmt::format("shard sampler: {} shards cannot be dealt to {} ranks; use a multiple of {}",
+                fmt::format("shard sampler: {} shards cannot be divided among {} ranks; use a multiple of {}",
                             options.shards, replicas, replicas));
   }
 }

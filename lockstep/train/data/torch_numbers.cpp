@@ -36,9 +36,9 @@ BatchNumbers& numbers_for(const c10::OperatorHandle& op) {
   auto* numbers = BatchNumbers::of_this_thread();
   if (numbers != nullptr) return *numbers;
   throw Error(ErrorKind::invalid_argument,
-              fmt::format("a dataset draws random numbers ({}) in a task that it started within get_batch(), where "
-                          "their order is left to chance: draw them in get_batch() itself, or give the operator a "
-                          "generator of the task's own, seeded from lockstep::batch_seed()",
+              fmt::format("a dataset draws random numbers ({}) in a task that it started in get_batch(), where their "
+                          "order is not deterministic: draw them in get_batch() itself, or pass the operator a "
+                          "separate generator for the task, seeded from lockstep::batch_seed()",
                           op.schema().name()));
 }
 
@@ -110,8 +110,8 @@ void refuse_on_gpu(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torc
   const at::Device device = device_of(op.schema(), values);
   if (!device.is_cpu() && !device.is_meta() && can_draw(op.schema(), values)) {
     throw Error(ErrorKind::invalid_argument,
-                fmt::format("a dataset calls {} on {} within get_batch(), which takes numbers from the generator that "
-                            "training draws from: draw with bernoulli_() instead, on the CPU, or in the training loop",
+                fmt::format("a dataset calls {} on {} in get_batch(), which uses the random generator of the training "
+                            "loop: draw with bernoulli_() instead, on the CPU, or in the training loop",
                             op.schema().name(), device.str()));
   }
   op.redispatchBoxed(keys & kBelow, stack);

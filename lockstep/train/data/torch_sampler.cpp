@@ -21,7 +21,7 @@ constexpr const char* kPass = "lockstep_pass";
 [[noreturn]] void refuse(const std::string& why) { throw Error(ErrorKind::invalid_argument, why); }
 
 [[noreturn]] void refuse_without(const std::string& what) {
-  refuse("the archive is not of a sampler of Lockstep: it has no " + what);
+  refuse("the archive does not hold a sampler of Lockstep: it has no " + what);
 }
 
 void write_number(torch::serialize::OutputArchive& archive, const char* name, std::int64_t number) {
@@ -50,7 +50,7 @@ std::int64_t position_for(const SamplerProgress& mine, const SamplerProgress& lo
   if (step * mine.steps != loaded.size) refuse(where + ": the archive is damaged");
   if (loaded.position % step != 0) {
     refuse(where + ", in the middle of a step of " + std::to_string(step) +
-           ". On another number of ranks it can go on between two steps; save it there");
+           ". With another number of ranks it can continue only between two steps; save it there");
   }
   return loaded.position / step * (mine.size / mine.steps);
 }
@@ -72,8 +72,8 @@ SamplerProgress read_progress(torch::serialize::InputArchive& archive, const Sam
                            .order = read_text(archive, kOrder)};
   at::Tensor pass;  // older archives have none
   if (archive.try_read(kPass, pass, /*is_buffer=*/true)) progress.pass = read_number(archive, kPass);
-  const std::string where = "the archive's sampler stands at index " + std::to_string(progress.position) + " of " +
-                            std::to_string(progress.size);
+  const std::string where =
+      "the archive's sampler is at index " + std::to_string(progress.position) + " of " + std::to_string(progress.size);
   if (progress.position < 0 || progress.position > progress.size || progress.pass < 0)
     refuse(where + ": the archive is damaged");
   const bool is_within = progress.position != 0 && progress.position != progress.size;
@@ -88,7 +88,7 @@ SamplerProgress read_progress(torch::serialize::InputArchive& archive, const Sam
 
 void check_new_size(std::optional<std::size_t> wanted, std::size_t dataset_size) {
   if (!wanted || *wanted == dataset_size) return;
-  throw Error(ErrorKind::invalid_argument, "this sampler is of a data set of " + std::to_string(dataset_size) +
+  throw Error(ErrorKind::invalid_argument, "this sampler is for a data set of " + std::to_string(dataset_size) +
                                                " samples; make a new one for " + std::to_string(*wanted));
 }
 

@@ -70,7 +70,7 @@ void check_input(const at::Tensor& input, const at::TensorList& of_each_channel,
   for (const at::Tensor& tensor : of_each_channel) {
     if (!tensor.defined() || tensor.numel() == input.size(1)) continue;
     refuse(group, "the input has shape " + c10::str(input.sizes()) + ", so " + std::to_string(input.size(1)) +
-                      " channels; the module was made for " + std::to_string(tensor.numel()));
+                      " channels, but the module has " + std::to_string(tensor.numel()));
   }
 }
 
@@ -113,8 +113,8 @@ void add_up(const at::Tensor& sums, const Batch& batch, at::ScalarType type) {
   ShardExchange* const shards = ShardExchange::current();
   if ((shards != nullptr) != batch.of_shard) {
     throw Error(ErrorKind::invalid_argument,
-                "SyncBatchNorm in lockstep mode: forward and backward must both be made in the callback of "
-                "for_each_shard(), in its own thread; one of them was not");
+                "SyncBatchNorm in lockstep mode: forward and backward must both run in the callback of "
+                "for_each_shard(), on its thread; one of them did not");
   }
   if (shards == nullptr) {
     sums.mul_(factor_of_current_backward(batch.place.wrapper));
@@ -124,8 +124,8 @@ void add_up(const at::Tensor& sums, const Batch& batch, at::ScalarType type) {
     const double divisor = factor_of_current_backward(batch.place.wrapper, /*divides=*/true);
     if (type == at::kHalf && divisor < kLeastFactorInHalf) {
       refuse(batch.group,
-             "its batch weighs nothing, or next to nothing, so its float16 gradients cannot hold what the losses of "
-             "other ranks say of its inputs; use bfloat16 or float32, or give every rank a batch with a weight");
+             "the weight of its batch is 0 or almost 0, so its float16 gradients cannot hold the contributions of "
+             "other ranks' losses; use bfloat16 or float32, or give every rank a batch with a larger weight");
     }
     sums.div_(divisor);
   } else {
@@ -160,7 +160,7 @@ struct SyncBatchNormFunction : torch::autograd::Function<SyncBatchNormFunction> 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     if (at::GradMode::is_enabled()) {
       throw Error(ErrorKind::invalid_argument,
-                  "SyncBatchNorm: its gradient cannot be differentiated again (create_graph); use BatchNorm, or a loss "
+                  "SyncBatchNorm: second derivatives are not supported (create_graph); use BatchNorm, or a loss "
                   "without gradients of gradients");
     }
     const auto saved = context->get_saved_variables();

@@ -56,9 +56,8 @@ void scale(const std::vector<at::Tensor>& gradients, double max_norm, const at::
 
 void check(double norm_type) {
   if (norm_type > 0) return;
-  throw Error(
-      ErrorKind::invalid_argument,
-      fmt::format("clip_grad_norm: norm_type is {}, where it has to be above 0; use 1, 2 or infinity", norm_type));
+  throw Error(ErrorKind::invalid_argument,
+              fmt::format("clip_grad_norm: norm_type is {}; it must be above 0: use 1, 2 or infinity", norm_type));
 }
 
 // The gradients that make the norm infinite or not a number.

@@ -25,18 +25,19 @@ void check(const char* averager, const HierarchicalAveraging& options, int size)
   AveragingLevel before{.period = 0, .group_size = 1};
   for (const AveragingLevel& level : options.levels) {
     if (level.period <= before.period) {
-      refuse(averager, fmt::format("period {} follows {}; periods have to be above 0, and grow from level to level",
+      refuse(averager, fmt::format("period {} follows {}; periods must be above 0, and grow from level to level",
                                    level.period, before.period));
     }
     if (level.group_size < before.group_size || size % level.group_size != 0) {
-      refuse(averager, fmt::format("group size {} follows {}; sizes have to divide the {} ranks, and may not shrink",
+      refuse(averager, fmt::format("group size {} follows {}; sizes must divide the {} ranks, and must not shrink",
                                    level.group_size, before.group_size, size));
     }
     before = level;
   }
   if (before.group_size != size) {
-    refuse(averager, fmt::format("the last level has groups of {} where it has to have all {} ranks; add one",
-                                 before.group_size, size));
+    refuse(averager,
+           fmt::format("the groups of the last level have {} of all {} ranks; add a level whose group has all ranks",
+                       before.group_size, size));
   }
 }
 

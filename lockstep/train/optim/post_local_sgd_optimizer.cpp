@@ -27,7 +27,8 @@ void load_post_local_sgd_state(const Checkpoint& state, torch::optim::Optimizer&
   std::int64_t step = 0;
   const auto found = state.metadata.find(kStepName);
   if (found == state.metadata.end()) {
-    log_warning("PostLocalSgdOptimizer: the checkpoint does not say where the averager was; its warm-up starts again");
+    log_warning(
+        "PostLocalSgdOptimizer: the checkpoint does not have the step of the averager; its warm-up starts again");
   } else {
     const char* end = found->second.data() + found->second.size();
     const auto parsed = std::from_chars(found->second.data(), end, step);

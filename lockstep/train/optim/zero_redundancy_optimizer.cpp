@@ -180,8 +180,8 @@ void ShardedOptimizer::require_all_partitioned() const {
   const std::size_t all = count_of(param_groups_);
   if (partitioned == all && parts_[0].size() == param_groups_.size()) return;
   refuse(
-      fmt::format("it has {} parameters, of which {} are known to the ranks; add more with add_param_group() of the "
-                  "ZeroRedundancyOptimizer itself, not of the Optimizer that it is",
+      fmt::format("it has {} parameters, but only {} are assigned to ranks; add parameters with add_param_group() of "
+                  "ZeroRedundancyOptimizer, not of torch::optim::Optimizer",
                   all, partitioned));
 }
 
@@ -303,16 +303,16 @@ void ShardedOptimizer::load_state_dict(const Checkpoint& state) {
   for (std::size_t rank = 0; rank < all.size(); ++rank) {
     if (!all[rank].empty()) problems += fmt::format("\nrank {}: {}", rank, all[rank]);
   }
-  if (!problems.empty()) refuse("load_state_dict: the state does not fit, and no rank has taken it." + problems);
+  if (!problems.empty()) refuse("load_state_dict: the state does not fit, and no rank has loaded it." + problems);
   load();
 }
 
 void ShardedOptimizer::save(torch::serialize::OutputArchive&) const {
-  refuse("save: an archive would hold this rank's part only; use consolidate_state_dict() and state_dict()");
+  refuse("save: an archive would hold only this rank's part; use consolidate_state_dict() and state_dict()");
 }
 
 void ShardedOptimizer::load(torch::serialize::InputArchive&) {
-  refuse("load: an archive does not say which parameters it is of; use load_state_dict()");
+  refuse("load: an archive does not say which parameters its state belongs to; use load_state_dict()");
 }
 
 }  // namespace lockstep

@@ -141,7 +141,7 @@ struct Gather : torch::autograd::Function<Gather> {
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     if (at::GradMode::is_enabled()) {
       throw Error(ErrorKind::invalid_argument,
-                  "DataParallel: its gradient cannot be differentiated again (create_graph); use the module itself");
+                  "DataParallel: second derivatives are not supported (create_graph); use the module itself");
     }
     const auto parameters = context->get_saved_variables();
     const auto pass = c10::static_intrusive_pointer_cast<Pass>(context->saved_data.at("pass").toCapsule());

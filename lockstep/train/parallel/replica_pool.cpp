@@ -51,11 +51,10 @@ void check_one_device(const torch::nn::Module& module) {
 void check_not_synchronised(const torch::nn::Module& module) {
   for (const auto& part : module.named_modules()) {
     if (!is_sync_batchnorm(*part.value())) continue;
-    throw Error(
-        ErrorKind::invalid_argument,
-        "DataParallel: " + (part.key().empty() ? "the module" : part.key()) +
-            " is synchronised batch norm, and replicas in threads of one process cannot take part in collectives. "
-            "Use DistributedDataParallel, or leave it plain");
+    throw Error(ErrorKind::invalid_argument,
+                "DataParallel: " + (part.key().empty() ? "the module" : part.key()) +
+                    " is a synchronised batch norm, but replicas in threads of one process cannot take part in "
+                    "collectives. Use DistributedDataParallel, or a plain batch norm");
   }
 }
 
@@ -122,9 +121,9 @@ ModuleReplica ReplicaPool::make_one() const {
       shapes(made.module->parameters()) != shapes(module_->parameters()) ||
       shapes(made.module->buffers()) != shapes(module_->buffers())) {
     throw Error(ErrorKind::invalid_argument,
-                "DataParallel: what makes replicas made " +
+                "DataParallel: `make` returned " +
                     std::string(made.module == module_ ? "the module itself" : "a module of another structure") +
-                    "; it has to build the same model anew each time");
+                    "; it must build a new copy of the same model at each call");
   }
   return made;
 }

@@ -374,7 +374,7 @@ class Mistakes(ExampleTest):
     def test_a_damaged_file_under_the_launcher(self):
         file = self.data / f"train-{IMAGES}"
         file.write_bytes(file.read_bytes()[:-100])
-        self.assert_refused(rf"{file}: at byte \d+: the compressed data ends too early", ranks=2)
+        self.assert_refused(rf"{file}: at byte \d+: the compressed data is truncated", ranks=2)
 
     def test_an_unknown_model(self):
         for ranks in (1, 2):

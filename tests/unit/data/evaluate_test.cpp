@@ -129,9 +129,9 @@ TEST_CASE("ranks that would leave out samples, or count some twice, are refused 
     check_refused(100, {.batch_size = is_other ? 70U : 60U},
                   "ranks differ in batch_size: from 60 to 70, here " + std::string(is_other ? "70" : "60"));
     check_refused(is_other ? 99 : 100, {.batch_size = 60}, "ranks differ in samples of the data set: from 99 to 100");
-    check_refused(is_other ? 0 : 9, {}, is_other ? "the data set has no samples" : "another rank has refused");
-    check_refused(9, {.drop_last = is_other}, is_other ? "drop_last leaves out samples" : "another rank has refused");
-    check_refused(9, {.batch_size = is_other ? 0U : 1U}, is_other ? "batch_size is 0" : "another rank has refused");
+    check_refused(is_other ? 0 : 9, {}, is_other ? "the data set has no samples" : "another rank rejected");
+    check_refused(9, {.drop_last = is_other}, is_other ? "drop_last leaves out samples" : "another rank rejected");
+    check_refused(9, {.batch_size = is_other ? 0U : 1U}, is_other ? "batch_size is 0" : "another rank rejected");
     CHECK(evaluate(model, Lines(), group, {.batch_size = 2}, error_and_one)[1] == 1);  // the group goes on
   });
 }

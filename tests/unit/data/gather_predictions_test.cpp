@@ -54,9 +54,9 @@ TEST_CASE("rows that do not fit the sampler are an error on all ranks, and the g
     };
     const at::Tensor right = predictions_of(sampler.indices());
     CHECK_ERROR(error(group.rank() == 1 ? right.narrow(0, 0, 4) : right), ErrorKind::invalid_argument,
-                "rank 1 has 4 rows where the sampler has 5 indices", "rank 0 has Float rows of [2]");
+                "rank 1 has 4 rows, but its sampler has 5 indices", "rank 0 has Float rows of [2]");
     CHECK_ERROR(error(group.rank() == 1 ? right.to(at::kDouble) : right), ErrorKind::invalid_argument, "Double rows");
-    CHECK_ERROR(error(at::zeros({4, 2})), ErrorKind::invalid_argument, "every rank has 4 rows where");
+    CHECK_ERROR(error(at::zeros({4, 2})), ErrorKind::invalid_argument, "every rank has 4 rows, but");
     CHECK_ERROR(error({}), ErrorKind::invalid_argument, "every rank has no rows");
     DistributedSampler cut(9, group, {.drop_last = true});
     CHECK_ERROR(error_of([&] { gather_predictions(group, cut, at::zeros({4})); }), ErrorKind::invalid_argument,

@@ -113,7 +113,7 @@ TEST_CASE("wrong magic numbers, dimensions and lengths are refused where they st
   CHECK_ERROR(error_of_bytes(idx_bytes(kImages, {1, 28, 27}, pattern(28 * 27)), {28, 28}), ErrorKind::corrupt_data,
               "at byte 12", "dimension 2 is 27, expected 28");
   CHECK_ERROR(error_of_bytes(idx_bytes(kLabels, {4}, pattern(5)), {}), ErrorKind::corrupt_data, "at byte 12",
-              "the file goes on");
+              "more bytes follow");
   CHECK_ERROR(error_of_bytes("<html><body>404</body></html>", {}), ErrorKind::corrupt_data, "at byte 0",
               "magic number");
 }
@@ -134,7 +134,7 @@ TEST_CASE("what stands behind compressed data is no part of them, unless it is c
   for (const std::string behind : {"garbage", "g", "\x1f"}) {
     write_plain(directory / "more.gz", packed + behind);
     CHECK_ERROR(error_of([&] { load(directory / "more.gz", {}); }), ErrorKind::corrupt_data, "more.gz", "at byte 308",
-                "the file goes on");
+                "more bytes follow");
   }
   write_gzip(directory / "first.gz", whole.substr(0, 100));
   write_gzip(directory / "second.gz", whole.substr(100));

@@ -221,8 +221,8 @@ TEST_CASE("options and samplers that make no sense are refused") {
     std::size_t size() const { return 2; }
   };
   const LyingSampler sampler;
-  CHECK_ERROR(error_of([&] { loader(dataset, sampler).begin(); }), ErrorKind::invalid_argument, "announces 2",
-              "yields 3");
+  CHECK_ERROR(error_of([&] { loader(dataset, sampler).begin(); }), ErrorKind::invalid_argument,
+              "the size() of the sampler is 2", "yields 3");
 }
 
 TEST_CASE("a pass that is told to stop ends before the next batch, and what was not given is not taken") {

@@ -196,7 +196,7 @@ TEST_CASE("batches within a batch have their own, and leave the outer one where 
 }
 
 TEST_CASE("no batch, no seed") {
-  CHECK_ERROR(error_of([] { batch_seed(); }), ErrorKind::invalid_argument, "assembles no batch", "get_batch()");
+  CHECK_ERROR(error_of([] { batch_seed(); }), ErrorKind::invalid_argument, "does not assemble a batch", "get_batch()");
 }
 
 }  // namespace random_operators_test

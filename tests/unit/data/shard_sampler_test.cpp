@@ -124,7 +124,7 @@ TEST_CASE("a shard sampler that cannot work is refused") {
   const auto text = [](int replicas, int rank, const ShardSamplerOptions& options) {
     return std::string(error_of([&] { ShardSampler(10, replicas, rank, options); }).what());
   };
-  CHECK(text(4, 0, {.shards = 6}) == "shard sampler: 6 shards cannot be dealt to 4 ranks; use a multiple of 4");
+  CHECK(text(4, 0, {.shards = 6}) == "shard sampler: 6 shards cannot be divided among 4 ranks; use a multiple of 4");
   CHECK(text(2, 2, {.shards = 4}) == "shard sampler: there is no rank 2 of 2");
   CHECK(text(2, 0, {.shards = 4, .batch_size = 0}) == "shard sampler: batch_size is 0");
 }

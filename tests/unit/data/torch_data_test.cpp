@@ -116,7 +116,7 @@ TEST_CASE("a sampler is saved and loaded by torch, and goes on where it stood") 
               "index 6 of 20, in 20 samples for 1 ranks, shuffled with seed 3", "this one is of 5 samples");
   std::stringstream strange;
   torch::save(at::ones({1}), strange);
-  CHECK_ERROR(error_of([&] { torch::load(smaller, strange); }), ErrorKind::invalid_argument, "not of a sampler");
+  CHECK_ERROR(error_of([&] { torch::load(smaller, strange); }), ErrorKind::invalid_argument, "does not hold a sampler");
   CHECK_ERROR(error_of([&] { sampler.reset(21); }), ErrorKind::invalid_argument, "20 samples", "21");
 }
 
@@ -228,7 +228,7 @@ TEST_CASE("in the middle of an epoch a position is of the same order only, betwe
         DistributedSampler(100, 4, 0, {.shuffle = false}), DistributedSampler(99, 4, 0, {.seed = 1}),
         DistributedSampler(100, 4, 0, {.seed = 1, .layout = ShardLayout::contiguous})}) {
     CHECK_ERROR(error_of([&] { load(other, within); }), ErrorKind::invalid_argument,
-                "stands at index 15 of 25, in " + saved.describe(), "this one is of " + other.describe(),
+                "is at index 15 of 25, in " + saved.describe(), "this one is of " + other.describe(),
                 "between two epochs");
     CHECK(other.epoch() == 0);
     load(other, begun);
@@ -242,7 +242,7 @@ TEST_CASE("in the middle of an epoch a position is of the same order only, betwe
   const ShardSamplerOptions options{.shards = 4, .batch_size = 3, .seed = 1};
   const std::string in_shards = saved_at(ShardSampler(24, 1, 0, options), 6);
   ShardSampler on_two(24, 2, 0, options);
-  CHECK_ERROR(error_of([&] { load(on_two, in_shards); }), ErrorKind::invalid_argument, "stands at index 6 of 24",
+  CHECK_ERROR(error_of([&] { load(on_two, in_shards); }), ErrorKind::invalid_argument, "is at index 6 of 24",
               "in the middle of a step of 12", "between two steps");
   load(on_two, saved_at(ShardSampler(24, 1, 0, options), 12));
   on_two.reset();

@@ -93,7 +93,7 @@ TEST_CASE("the loader of a join cannot ask, and a part of the ranks cannot stop 
   run_worlds(2, [](const World& world) {
     const auto alone = world.split(world.rank());
     CHECK_ERROR(error_of([&] { join(*alone, std::vector<int>(2), [](int) {}, {.stop_with = &world}); }),
-                ErrorKind::invalid_argument, "stop_with is a world of 2 ranks, and the group has 1 of them");
+                ErrorKind::invalid_argument, "stop_with is a world of 2 ranks, but the group has only 1 of them");
   });
 }
 

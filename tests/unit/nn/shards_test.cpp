@@ -335,7 +335,7 @@ TEST_CASE("a rank that is alone may do a failed step again") {
                         return 0.0;
                       });
                     }),
-                    ErrorKind::invalid_argument, "so 7 channels; the module was made for 8");
+                    ErrorKind::invalid_argument, "so 7 channels, but the module has 8");
         CHECK_ERROR(error_of([&] {
                       ddp.for_each_shard([&](const Shard& shard) {
                         model->own->forward(at::ones({shard.index == 3 ? 1 : 0, 8}));
@@ -394,7 +394,7 @@ TEST_CASE("shards that come to different layers are an error that names them") {
       const at::Tensor output = model->one->forward(input);
       if (shard.index != 2) output.sum().backward();
     });
-    CHECK(contains(in_backward, "shard 0 to SyncBatchNorm gradients of 'one', 6 numbers"));
+    CHECK(contains(in_backward, "shard 0 reached SyncBatchNorm gradients of 'one', 6 numbers"));
   });
 }
 
@@ -494,8 +494,7 @@ TEST_CASE("what lockstep mode cannot see, or cannot do, is refused") {
     CHECK_ERROR(error_of([&] {
                   (output * wave({2, 3}, 1)).sum().backward();
                 }),
-                ErrorKind::invalid_argument,
-                "forward and backward must both be made in the callback of for_each_shard()");
+                ErrorKind::invalid_argument, "forward and backward must both run in the callback of for_each_shard()");
   });
 }
 

@@ -142,7 +142,7 @@ TEST_CASE("a batch of float16 without weight is refused on all ranks") {
   for (const auto& error : errors) {
     REQUIRE(error);
     CHECK(contains(error_of([&] { std::rethrow_exception(error); }).what(),
-                   "SyncBatchNorm on rank 1: its batch weighs nothing, or next to nothing"));
+                   "SyncBatchNorm on rank 1: the weight of its batch is 0 or almost 0"));
   }
 }
 

@@ -109,11 +109,11 @@ TEST_CASE("plans that cannot work are refused before anything is sent") {
                   "HierarchicalModelAverager: " + text);
     };
     refused({}, "there are no levels");
-    refused({{0, 4}}, "period 0 follows 0; periods have to be above 0, and grow from level to level");
+    refused({{0, 4}}, "period 0 follows 0; periods must be above 0, and grow from level to level");
     refused({{4, 2}, {4, 4}}, "period 4 follows 4");
-    refused({{2, 3}, {4, 4}}, "group size 3 follows 1; sizes have to divide the 4 ranks, and may not shrink");
+    refused({{2, 3}, {4, 4}}, "group size 3 follows 1; sizes must divide the 4 ranks, and must not shrink");
     refused({{2, 4}, {4, 2}}, "group size 2 follows 4");
-    refused({{2, 2}}, "the last level has groups of 2 where it has to have all 4 ranks; add one");
+    refused({{2, 2}}, "the groups of the last level have 2 of all 4 ranks; add a level");
     CHECK_ERROR(error_of([&] { PeriodicModelAverager(group, {.period = 0}); }), ErrorKind::invalid_argument,
                 "PeriodicModelAverager: the period is 0, below 1");
     CHECK_ERROR(error_of([&] { PeriodicModelAverager(group, {.period = 2, .warmup_steps = -1}); }),

@@ -85,7 +85,7 @@ TEST_CASE("a norm that is not finite is refused by name, or else scales as it do
   CHECK(parameters[2].grad()[1][2].isnan().item<bool>());  // inf * 0
   CHECK(std::isnan(clip_grad_norm(parameters, 1)));
   CHECK_ERROR(error_of([&] { clip_grad_norm(parameters, 1, {.norm_type = 0}); }), ErrorKind::invalid_argument,
-              "norm_type is 0, where it has to be above 0");
+              "norm_type is 0; it must be above 0");
 }
 
 TEST_CASE("ranks that have different parameters clip by the norm of all of them") {

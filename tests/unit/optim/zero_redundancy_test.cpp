@@ -350,7 +350,7 @@ TEST_CASE("state that does not fit is refused on all ranks, and none has taken i
     step_with_gradients(plain, expected, 0);
     step_with_gradients(sharded, parameters, 0);
     CHECK_ERROR(error_of([&] { sharded.load_state_dict(saved); }), ErrorKind::invalid_argument,
-                "the state does not fit, and no rank has taken it", "\nrank 1: ",
+                "the state does not fit, and no rank has loaded it", "\nrank 1: ",
                 "different: optimizer.1.exp_avg is Float [2] in the checkpoint, Float [40, 25] in the optimizer",
                 "unexpected in the checkpoint: optimizer.9.exp_avg");
     CHECK_ERROR(error_of([&] { sharded.load_state_dict({}); }), ErrorKind::invalid_argument,
@@ -376,7 +376,7 @@ TEST_CASE("state of other groups is refused on all ranks, also on those without 
     add_optimizer(state, Adam(groups_of(1), AdamOptions(0.1)));
     if (group.rank() == 3) CHECK(saved.state_dict().metadata == state.metadata);
     const std::string text = "groups are [1, 2] in the checkpoint, [2, 1] in the optimizer";
-    CHECK_ERROR(error_of([&] { other.load_state_dict(state); }), ErrorKind::invalid_argument, "no rank has taken it",
+    CHECK_ERROR(error_of([&] { other.load_state_dict(state); }), ErrorKind::invalid_argument, "no rank has loaded it",
                 "\nrank 0: ", "\nrank 3: ", text);
     CHECK(other.param_groups()[0].options().get_lr() == 0.2);
     saved.load_state_dict(state);
@@ -500,7 +500,7 @@ TEST_CASE("what cannot be is refused") {
     torch::optim::Optimizer& plain = sharded;
     plain.add_param_group(OptimizerParamGroup(make_parameters({{4}})));
     CHECK_ERROR(error_of([&] { sharded.step(); }), ErrorKind::invalid_argument,
-                "it has 3 parameters, of which 2 are known to the ranks");
+                "it has 3 parameters, but only 2 are assigned to ranks");
     torch::serialize::OutputArchive written;
     CHECK_ERROR(error_of([&] { sharded.save(written); }), ErrorKind::invalid_argument, "use consolidate_state_dict()");
     torch::serialize::InputArchive read;

@@ -1,5 +1,5 @@
 // The random numbers of a batch. (seed, epoch, pass, indices) -> what get_batch() draws, whichever thread calls it.
-// While a loader assembles a batch, torch's random operators in that thread draw from a generator of the batch's own:
+// While a loader assembles a batch, torch's random operators in that thread draw from the batch's generator:
 // torch::rand, randint, dropout, bernoulli_ and all others. torch's default generator is neither read nor changed.
 // Thread-safe; does not block.
 #pragma once
@@ -12,13 +12,13 @@
 
 namespace lockstep {
 
-// Within get_batch(): where other generators than torch's may begin (a std::mt19937, an image library's).
+// Within get_batch(): a seed for generators other than torch's (a std::mt19937, an image library's).
 // Error{invalid_argument} in a thread that assembles no batch of a loader, such as one that the dataset starts.
 std::uint64_t batch_seed();
 
 namespace internal {
 
-// What a pass's numbers follow from besides the batch.
+// The inputs of a pass's random numbers besides the batch.
 struct PassNumbers {
   std::uint64_t seed = 0;
   std::int64_t epoch = 0;
@@ -37,7 +37,7 @@ PassNumbers pass_numbers(const Sampler& sampler, std::uint64_t pass) {
 // The same for the same samples: at any number of workers, and of ranks where a batch has the same samples at any.
 std::uint64_t seed_of_batch(const PassNumbers& numbers, std::span<const std::int64_t> indices);
 
-// While it lives, its thread draws the numbers of `seed`, and computes with one thread, so that parallel loops of the
+// While it exists, its thread draws the numbers of `seed`, and computes with one thread, so that parallel loops of the
 // dataset draw from them as well. It belongs to the thread that makes it. They nest.
 class BatchNumbers {
  public:

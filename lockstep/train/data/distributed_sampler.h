@@ -26,7 +26,7 @@ struct SamplerOptions {
   ShardLayout layout = ShardLayout::strided;
 };
 
-// A World, a process group: whatever knows its rank and its size.
+// A World or a process group: any type with a rank and a size.
 template <class T>
 concept RankAndSize = requires(const T& group) {
   { group.rank() } -> std::convertible_to<int>;
@@ -40,7 +40,7 @@ class DistributedSampler : public TorchSampler<DistributedSampler> {
   DistributedSampler(std::size_t dataset_size, const Group& group, const SamplerOptions& options = {})
       : DistributedSampler(dataset_size, group.size(), group.rank(), options) {}
 
-  // Call before each epoch. Without it a shuffled sampler repeats the same order, and says so once.
+  // Call before each epoch. Without it a shuffled sampler repeats the same order, and logs a warning once.
   void set_epoch(std::int64_t epoch);
   std::int64_t epoch() const { return epoch_->number; }
 
@@ -49,14 +49,14 @@ class DistributedSampler : public TorchSampler<DistributedSampler> {
   int num_replicas() const { return replicas_; }
   int rank() const { return rank_; }
   const SamplerOptions& options() const { return options_; }
-  // "100 samples for 4 ranks, shuffled with seed 1, strided, padded": what indices() follow from besides rank and
+  // "100 samples for 4 ranks, shuffled with seed 1, strided, padded": all that indices() depend on besides rank and
   // epoch.
   std::string describe() const;
   // How many indices this rank yields, in every epoch.
   std::size_t size() const { return size_; }
   // This rank's indices in this epoch. Valid until set_epoch().
   std::span<const std::int64_t> indices();
-  // How many of indices(), counted from the front, are not padding. For a metric that must count each sample once.
+  // How many of indices(), from the start, are not padding. For a metric that must count each sample once.
   std::size_t unique_size();
 
   // One pass over indices(). begin() counts passes.

@@ -1,5 +1,4 @@
-// What a trained model is worth: means over a test set that all ranks share, every sample once. model, dataset ->
-// means.
+// Evaluates a model: means over a test set that the ranks divide, every sample once. model, dataset -> means.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -37,7 +36,7 @@ class EvaluationMode {
  private:
   torch::nn::Module& module_;
   const bool was_training_;
-  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> parts_;  // each behind what it is a part of
+  std::vector<std::pair<std::shared_ptr<torch::nn::Module>, bool>> parts_;  // each after its parent
 };
 
 // The module itself, of a DistributedDataParallel or of a holder.
@@ -82,7 +81,7 @@ class EvaluationShare {
 }  // namespace internal
 
 // The same means on all ranks, at any number of ranks; ranks may have no samples. They have the same bits if ranks
-// compute with equally many threads, as they do here for a DistributedDataParallel in lockstep mode.
+// compute with the same number of threads, as they do here for a DistributedDataParallel in lockstep mode.
 //   const auto [loss, accuracy] = lockstep::evaluate(ddp, test, world, {.batch_size = 64}, [](auto& output, auto& y) {
 //     return std::array{...item<double>(), ...item<double>()}; });
 // model: of batches' data, a DistributedDataParallel or the module's holder. It and all its parts are in evaluation

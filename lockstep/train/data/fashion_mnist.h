@@ -14,7 +14,7 @@
 
 namespace lockstep {
 
-// What a loader over labelled samples yields: `for (auto& [x, y] : loader(...))`.
+// The items of a loader over labelled samples: `for (auto& [x, y] : loader(...))`.
 struct Batch {
   at::Tensor data;
   at::Tensor target;

@@ -1,7 +1,7 @@
-// Bytes that may be compressed with gzip, as they are or as they were. bytes -> GzipStream -> bytes. Memory is a fixed
-// buffer, whatever the bytes promise. Blocks as its source does. Not thread-safe.
+// Bytes that may be compressed with gzip, or plain. bytes -> GzipStream -> bytes. Memory is a fixed buffer, independent
+// of the data. Blocks as its source does. Not thread-safe.
 // Error{corrupt_data} names the source and the offset in what comes out: compressed data that are damaged, end too
-// early, or have something else behind them.
+// early, or have other bytes after them.
 #pragma once
 
 #include <cstddef>

@@ -16,7 +16,7 @@
 
 namespace lockstep::internal {
 
-// `name` or `name`.gz in `directory`. Error{invalid_argument} lists what was looked for; `advice` says how to get it.
+// `name` or `name`.gz in `directory`. Error{invalid_argument} lists the searched names; `advice` says how to get it.
 std::filesystem::path find_idx_file(const std::filesystem::path& directory, const std::string& name,
                                     std::string_view advice);
 

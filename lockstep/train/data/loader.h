@@ -1,12 +1,12 @@
 // loader() cuts a sampler's order into batches and assembles them ahead of the training loop on worker threads.
 // sampler + dataset -> batches, in the sampler's order whatever the number of workers.
 //   for (auto& [x, y] : lockstep::loader(train, sampler, {.batch_size = 64, .workers = 2})) ...
-// The dataset is one of ours or of torch::data (see torch_dataset.h). The sampler learns what the loop has taken: the
-// batches that it has looked at or passed over, not the one that ++ has fetched for what comes.
+// The dataset is one of ours or of torch::data (see torch_dataset.h). The sampler records the batches that the loop has
+// taken: those that it has accessed or skipped, not the one that ++ has fetched ahead.
 // A Loader refers to the dataset and the sampler, which must outlive it. One thread iterates; get_batch() runs on all
 // workers at once and must be thread-safe. Each pass starts and ends its own worker threads (about 20 us each).
 // Random numbers that get_batch() draws from torch, with one thread, are the batch's own (see batch_numbers.h): the
-// same whatever the number of workers, and apart from those of the training loop.
+// same whatever the number of workers, and independent of the training loop's.
 // An exception in get_batch() reaches the loop as an Error that names the batch, with the original nested inside.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What a loader reads, and in which order.
+// The inputs of a loader: a dataset and an order.
 #pragma once
 
 #include <concepts>
@@ -9,16 +9,16 @@
 
 namespace lockstep {
 
-// Anything that knows how many samples it has, and makes a batch of some of them: whatever a batch is to the program.
-// get_batch() is called by several threads at once.
+// Any type with a number of samples that makes a batch, of any type, of some of them. get_batch() is called by several
+// threads at once.
 template <class T>
 concept BatchDataset = requires(const T& dataset, std::span<const std::int64_t> indices) {
   { dataset.size() } -> std::convertible_to<std::size_t>;
   requires !std::is_void_v<decltype(dataset.get_batch(indices))>;
 };
 
-// Anything that yields dataset indices and knows how many: size() is exactly the number of indices between begin() and
-// end(). A std::vector<std::int64_t> is one.
+// Any range of dataset indices with a size: size() is exactly the number of indices between begin() and end(). A
+// std::vector<std::int64_t> is one.
 template <class T>
 concept IndexSampler = requires(T& sampler) {
   { *sampler.begin() } -> std::convertible_to<std::int64_t>;

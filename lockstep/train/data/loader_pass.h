@@ -24,7 +24,7 @@ namespace lockstep::internal {
 template <BatchDataset Dataset>
 using BatchOf = decltype(std::declval<const Dataset&>().get_batch(std::declval<std::span<const std::int64_t>>()));
 
-// What passes of a loader share.
+// The state that passes of a loader share.
 template <BatchDataset Dataset>
 struct LoaderSource {
   std::shared_ptr<const Dataset> dataset;
@@ -50,7 +50,7 @@ class LoaderPass {
   }
 
   bool has_ended() const { return !current_; }
-  // The batch that the pass stands at; from now on the loop has taken it. REQUIRES: !has_ended().
+  // The current batch; from now on the loop has taken it. REQUIRES: !has_ended().
   Batch& take() {
     if (std::exchange(counted_, given_) != given_) take_samples(plan_.batch(order_, given_ - 1).size());
     source_.position->taken = plan_.end_of(given_ - 1);

@@ -1,5 +1,5 @@
 // LoaderPlan is the arithmetic of a loader: which samples make up which batch. LoaderOptions + order -> batches.
-// A value type; pure; does not block. Options that make no sense throw Error{invalid_argument}.
+// A value type; pure; does not block. Invalid options throw Error{invalid_argument}.
 #pragma once
 
 #include <concepts>
@@ -24,16 +24,16 @@ struct LoaderOptions {
   // Batches come in memory that copies to a GPU overlap with (.to(device, /*non_blocking=*/true)). Without a GPU: a
   // warning, and ordinary memory.
   bool pin_memory = false;
-  // Asked whenever the loop comes for a batch but the first, by its thread: true ends the pass, with the rest not
-  // taken. With [&] { return world.stop_requested(); } all ranks' passes end after the same step; they need equally
-  // many batches then, else see join().
+  // Called in the loop's thread before each batch but the first: true ends the pass, with the rest not taken. With [&]
+  // { return world.stop_requested(); } all ranks' passes end after the same step; they need the same number of batches
+  // then, else see join().
   std::function<bool()> stop_when = {};
 };
 
-// Where a sampler's passes stand, in indices of its order. Copies of a sampler share it.
+// The progress of a sampler's passes, in indices of its order. Copies of a sampler share it.
 struct SamplerPosition {
-  std::size_t taken = 0;     // that the program has had in the newest pass
-  std::size_t start = 0;     // of the next pass; not 0 behind torch::load()
+  std::size_t taken = 0;     // by the program in the newest pass
+  std::size_t start = 0;     // of the next pass; not 0 after torch::load()
   std::uint64_t passes = 0;  // begun in this epoch
 };
 // Of a sampler that keeps none: `other`.
@@ -50,14 +50,14 @@ std::shared_ptr<SamplerPosition> position_of(Sampler& sampler, const std::shared
 
 class LoaderPlan {
  public:
-  // start: indices at the front of the order that the pass leaves out; first_batch counts from there.
+  // start: indices at the start of the order that the pass leaves out; first_batch counts from there.
   LoaderPlan(std::size_t samples, const LoaderOptions& options, std::size_t start = 0);
 
   // Batches in one pass, counted from first_batch on.
   std::size_t batches() const { return batches_; }
   // The indices of one of them. REQUIRES: number < batches().
   std::span<const std::int64_t> batch(std::span<const std::int64_t> order, std::size_t number) const;
-  // The position in the order before it, and behind it. REQUIRES: number < batches().
+  // The position in the order before it, and after it. REQUIRES: number < batches().
   std::size_t begin_of(std::size_t number) const { return start_ + (first_batch_ + number) * batch_size_; }
   std::size_t end_of(std::size_t number) const;
   // Throws Error{invalid_argument} unless `order` has as many indices as the sampler announced, all within the dataset.

@@ -1,5 +1,5 @@
-// Puts the tensors of a batch into pinned memory, whatever the batch is made of. batch -> batch. No torch in sight: a
-// tensor is what has pin_memory().
+// Puts the tensors of a batch, of any type, into pinned memory. batch -> batch. Independent of torch: a tensor is any
+// type with pin_memory().
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace lockstep::internal {
 
-// Whether there is a device to pin memory for; if not, says so once.
+// Whether there is a device to pin memory for; if not, logs it once.
 bool has_device_to_pin_for();
 
 template <class T>

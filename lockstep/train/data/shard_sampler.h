@@ -20,12 +20,12 @@ namespace lockstep {
 
 struct ShardSamplerOptions {
   // Over all ranks, as in LockstepMode. 0: that mode is off, every rank has its part, as a DistributedSampler gives it,
-  // for a single shard, and the last batch is what is left.
+  // for a single shard, and the last batch may be smaller.
   int shards = 1;
   std::size_t batch_size = 1;  // of a shard
   bool shuffle = true;
   std::uint64_t seed = 0;  // equal on all ranks
-  // Leave out what does not fill the last step; otherwise it is filled with samples that have been there before.
+  // Leave out samples that do not fill the last step; otherwise it is filled with repeated samples.
   bool drop_last = false;
 };
 
@@ -46,7 +46,7 @@ class ShardSampler : public TorchSampler<ShardSampler> {
   std::size_t steps() const { return steps_; }               // of an epoch, the same at any number of ranks
   std::size_t own_shards() const { return shards_.size(); }  // that this rank computes in each step
 
-  // "100 samples in 8 shards, 3 a batch, shuffled with seed 1": what the batches of a step follow from besides epoch.
+  // "100 samples in 8 shards, 3 a batch, shuffled with seed 1": all that a step's batches depend on besides epoch.
   std::string describe() const;
 
   // The batches of its shards in the first step, one after the other, then those of the second, and so on.

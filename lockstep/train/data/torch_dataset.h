@@ -1,8 +1,8 @@
-// TorchDataset makes a dataset of torch::data one that a loader of ours can read: any of libtorch's, of the program's
-// own derived from torch::data::datasets::Dataset, and what map() makes of them (Stack, Normalize).
+// TorchDataset adapts a dataset of torch::data to lockstep::loader(): any of libtorch's, any of the program's that
+// derives from torch::data::datasets::Dataset, and results of map() (Stack, Normalize).
 //   auto train = torch::data::datasets::MNIST(folder).map(torch::data::transforms::Stack<>());
 //   for (auto& [x, y] : lockstep::loader(train, sampler, {.batch_size = 64})) ...
-// Their get_batch() may change them, so each thread that calls it has a copy of its own, as in torch::data's loaders.
+// Their get_batch() may change them, so each thread that calls it has its own copy, as in torch::data's loaders.
 // Thread-safe.
 #pragma once
 
@@ -18,8 +18,8 @@
 
 namespace lockstep {
 
-// Asked for a list of indices, it gives what they hold, and it need not know how many it has. Streams and chunks, which
-// choose samples by themselves, are none.
+// Returns the samples of a list of indices, and need not have a size. Streams and chunks, which choose samples
+// themselves, do not qualify.
 template <class T>
 concept TorchBatchDataset =
     std::copy_constructible<T> && requires(T& dataset, const std::vector<std::size_t>& indices) {

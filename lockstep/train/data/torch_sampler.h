@@ -1,9 +1,9 @@
-// What torch::data's loaders ask of a sampler, for samplers of ours. sampler -> make_data_loader().
+// The interface of samplers for torch::data's loaders, for Lockstep's samplers. sampler -> make_data_loader().
 //   auto loader = torch::data::make_data_loader(std::move(dataset), sampler, torch::data::DataLoaderOptions(64));
-// The loader has a copy of the sampler. Copies share the epoch, so that it learns of set_epoch() of the program's own,
-// and the position, so that torch::save() of the program's own keeps how far the loader has come: the samples that it
-// has asked for. With workers it asks ahead of the program, up to max_jobs batches; lockstep::loader() counts the
-// batches that the program has been given.
+// The loader has a copy of the sampler. Copies share the epoch, so that set_epoch() of the program's copy reaches it,
+// and the position, so that torch::save() of that copy stores the loader's progress: the samples that it has requested.
+// With workers it requests ahead of the program, up to max_jobs batches; lockstep::loader() counts the batches that the
+// program has been given.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +24,7 @@ class OutputArchive;
 
 namespace lockstep {
 
-// How far a sampler has come.
+// The progress of a sampler.
 struct SamplerProgress {
   std::int64_t epoch = 0;
   std::int64_t position = 0;  // indices that the program has been given in that epoch
@@ -41,14 +41,14 @@ SamplerProgress read_progress(torch::serialize::InputArchive& archive, const Sam
 // For reset(): a sampler's size follows from its data set and ranks.
 void check_new_size(std::optional<std::size_t> wanted, std::size_t dataset_size);
 
-// Sampler: has begin(), indices(), size(), dataset_size(), epoch(), set_epoch(), and describe(): what its order follows
-// from besides the epoch.
+// Sampler: has begin(), indices(), size(), dataset_size(), epoch(), set_epoch(), and describe(): all that its order
+// depends on besides the epoch.
 template <class Sampler>
 class TorchSampler {
  public:
   using BatchRequestType = std::vector<std::size_t>;
 
-  // Begins a pass; behind load(), where the saved one stood.
+  // Begins a pass; after load(), at the saved position.
   void reset(std::optional<std::size_t> new_size = std::nullopt) {
     check_new_size(new_size, self().dataset_size());
     self().begin();

@@ -12,10 +12,10 @@
 namespace lockstep {
 
 // The mean loss of a batch whose gradients are added up over `parts` forwards and backwards, fewer if the batch has
-// fewer samples, and averaged over the ranks with the last of them. They are those of one backward.
+// fewer samples, and averaged over the ranks with the last of them. The result is that of one backward.
 //   backward_in_parts(ddp, x, y, 4, [](const at::Tensor& output, const at::Tensor& y) { return F::cross_entropy(...);
 //   })
-// loss_of: the mean loss of a part. Fails as backward() does. A weight that set_weight() gave is that of the batch.
+// loss_of: the mean loss of a part. Fails as backward() does. A weight from set_weight() is that of the batch.
 template <class Ddp, class Loss>
 double backward_in_parts(Ddp& ddp, const at::Tensor& x, const at::Tensor& y, int parts, Loss&& loss_of) {
   const std::vector<at::Tensor> xs = x.chunk(parts), ys = y.chunk(parts);

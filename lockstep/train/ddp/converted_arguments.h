@@ -24,7 +24,7 @@ concept OptionalValue = requires(Value& value) {
   *value;
 };
 
-// Views of other memory are none: what they show belongs to the caller.
+// Not views of other memory: their elements belong to the caller.
 template <class Value>
 concept OwningContainer =
     requires(Value& value) { value.begin(); } &&
@@ -64,7 +64,7 @@ void convert_tensors_in(Value& value, const Convert& convert) {
   }
 }
 
-// A converted copy of what holds tensors; everything else passes as it is.
+// A converted copy of a value that holds tensors; other values pass unchanged.
 template <class Arg, class Convert>
 decltype(auto) with_converted_tensors(Arg&& arg, const Convert& convert) {
   using Value = std::remove_cvref_t<Arg>;

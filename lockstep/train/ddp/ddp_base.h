@@ -48,14 +48,14 @@ class DdpBase {
   void train(bool on = true);
   void eval() { train(false); }
   bool is_training() const;
-  // Gives all ranks rank 0's buffers, or in and after join() those of the first rank that had a batch, unless
-  // forward_sync_buffers is off. Collective; afterwards ranks may make different numbers of evaluation's forwards.
+  // Copies rank 0's buffers to all ranks, or in and after join() those of the first rank that had a batch, unless
+  // forward_sync_buffers is off. Collective; afterwards ranks may run different numbers of forwards in evaluation.
   void sync_buffers();
   bool has_buffers_of_rank_0() const { return buffers_from_.rank == 0; }  // what the next forward would sync
   // Error{desync} on all ranks of the group, naming the first, if parameters differ; unless a rank's
   // compare_parameters_every is 0. For save() and evaluate(). Collective; reads every parameter once.
   void compare_parameters(const ProcessGroup& among) const;
-  // In lockstep mode: while it lives, torch computes with as many threads as it does for a shard. Else null.
+  // In lockstep mode: while it exists, torch computes with as many threads as it does for a shard. Else null.
   [[nodiscard]] std::shared_ptr<internal::ThreadCount> shard_threads() const;
   void zero_grad();
 
@@ -63,16 +63,16 @@ class DdpBase {
   NamedTensors state_dict(StateDictKeys keys = StateDictKeys::bare) const { return state_dict_of(*module_, keys); }
   void load_state_dict(const NamedTensors& state) { lockstep::load_state_dict(*module_, state); }
 
-  // While a guard lives, backward leaves each rank's gradients to itself; the forward belongs inside too. The next
-  // synchronised backward averages what has added up. Guards may overlap and end in any order.
+  // While a guard exists, backward does not average gradients; run the forward inside too. The next synchronised
+  // backward averages the accumulated gradients. Guards may overlap and end in any order.
   [[nodiscard]] NoSync no_sync() { return NoSync(no_sync_guards_); }
 
-  // Averages instead of an all-reduce. Once, before the first backward, on all ranks; else Error{invalid_argument}.
+  // Replaces the all-reduce. Call once, before the first backward, on all ranks; else Error{invalid_argument}.
   void register_comm_hook(CommHook hook);
 
   // With Weighting::samples: how many samples (or tokens) the following forwards count for, until the next call. Unset:
-  // the size of the first tensor argument's first dimension. Error{invalid_argument} on this rank, and then nothing has
-  // changed, unless it is a finite number of 0 or more.
+  // the size of the first tensor argument's first dimension. Error{invalid_argument} on this rank unless it is finite
+  // and 0 or more; then nothing changes.
   void set_weight(std::optional<double> weight);
   std::optional<double> weight() const { return weight_; }
 
@@ -89,7 +89,7 @@ class DdpBase {
   internal::StepTimer& step_timer() { return *timer_; }
 
  protected:
-  // For the duration of a forward. input, samples: what its arguments tell, see first_argument.h.
+  // For the duration of a forward. input, samples: see first_argument.h.
   [[nodiscard]] internal::ForwardScope begin_forward(const at::Tensor* input, std::optional<double> samples);
 
   // An argument as the module gets it: a floating tensor in the type that it computes in, on its device.
@@ -112,7 +112,7 @@ class DdpBase {
   const DdpOptions options_;
   std::uint64_t number_ = 1;  // see GradBucket::wrapper()
   std::optional<internal::OwnedParameters> owned_;
-  std::optional<internal::ValueBytes> buffers_;  // that follow one rank's, if there are any
+  std::optional<internal::ValueBytes> buffers_;  // that are copied from one rank, if any
   internal::ActiveRank buffers_from_;            // that rank
   std::optional<at::Device> input_device_;
   bool buffers_synced_ = true;

@@ -8,8 +8,8 @@
 //
 // The constructor compares the ranks' models, throws on all of them if they differ (Error{invalid_argument} naming the
 // first parameter), and copies rank 0's parameters and buffers to all. When backward() returns, every gradient is the
-// mean over ranks; what failed, backward() throws: a parameter without gradient by name, a lost rank, a timeout. After
-// Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB 2020. Thread rule: see
+// mean over ranks; backward() throws failures: a parameter without gradient (named), a lost rank, a timeout. After Li
+// et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB 2020. Thread rule: see
 // DdpBase. In a group of one there are no hooks and no copies.
 #pragma once
 
@@ -58,14 +58,14 @@ class DistributedDataParallel : public DdpBase {
     return forward(std::forward<Args>(args)...);
   }
 
-  // The wrapped module itself, with everything that only it has.
+  // The wrapped module, with the members that only it has.
   const Module& module() const { return module_; }
   Module& module() { return module_; }
   // So that code written for a module holder (ddp->forward(x)) compiles as it is.
   DistributedDataParallel* operator->() { return this; }
 
  private:
-  // What it throws, other ranks' errors can quote: see ProcessGroup::note_failure().
+  // Other ranks' errors can quote its exception: see ProcessGroup::note_failure().
   template <class Run>
   auto noting_failures(Run&& run) const {
     try {

@@ -1,4 +1,4 @@
-// What the arguments of a module's forward tell of the batch.
+// The batch in the arguments of a module's forward.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -20,7 +20,7 @@ const at::Tensor* first_tensor(const First& first, const Others&... others) {
   }
 }
 
-// The samples of what is no tensor and still holds a batch, if it comes before the first tensor: a list of tensors, or
+// The number of samples of a batch that is no tensor, if it comes before the first tensor: a list of tensors, or
 // torch::nn::utils::rnn::PackedSequence.
 inline std::optional<double> samples_of() { return {}; }
 template <class First, class... Others>

@@ -1,4 +1,4 @@
-// What a DistributedDataParallel is and has done, for logs; names follow PyTorch's DDP logging data. A value.
+// Settings and statistics of a DistributedDataParallel, for logs; names follow PyTorch's DDP logging data. A value.
 #pragma once
 
 #include <cstdint>
@@ -7,11 +7,11 @@
 
 namespace lockstep {
 
-// What synchronising has cost this rank so far.
+// The cost of synchronisation on this rank so far.
 struct ReducerStats {
   std::uint64_t backwards = 0;       // that were synchronised
   std::uint64_t reduced_bytes = 0;   // gradients
-  std::uint64_t copied_bytes = 0;    // of them, those that were not reduced where they lay
+  std::uint64_t copied_bytes = 0;    // of them, those that were not reduced in place
   std::uint64_t skipped_steps = 0;   // backwards whose gradients were dropped: some rank had NaN or Inf
   double communication_seconds = 0;  // in which this rank reduced or waited instead of computing
 };

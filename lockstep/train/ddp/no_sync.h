@@ -1,5 +1,5 @@
-// While a NoSync lives, backward leaves each rank's gradients to itself. DdpBase::no_sync() -> NoSync. Belongs to the
-// wrapper's thread.
+// While a NoSync exists, backward does not average gradients. DdpBase::no_sync() -> NoSync. Belongs to the wrapper's
+// thread.
 #pragma once
 
 #include <memory>

@@ -19,12 +19,12 @@ enum class Bucketing { on, off };  // off: every parameter is reduced by itself,
 // How the ranks' gradients are averaged. ranks: each rank counts the same, as in PyTorch, which is right if all have as
 // many samples. samples: a forward counts as much as it has samples (DdpBase::set_weight), so that unequal batches give
 // the gradient that one process would have had for all of them.
-// Rank 0's first weight is the unit of what is sent, so with 16-bit communication it should be of a usual size: behind
-// a first batch of 1 sample, gradients of 100,000 overflow.
+// Sent gradients are scaled by weight / (rank 0's first weight), so for 16-bit communication that should be of a usual
+// size: after a first batch of 1 sample, the gradients of 100,000 samples overflow.
 enum class Weighting { ranks, samples };
 
-// What happens when some rank's gradient holds NaN or Inf. ignore: it is not looked for. fail: backward() throws on all
-// ranks, naming rank and parameter. skip_step: it is logged, and all gradients are dropped on all ranks, so that
+// What happens when some rank's gradient holds NaN or Inf. ignore: no check. fail: backward() throws on all ranks,
+// naming rank and parameter. skip_step: it is logged, and all gradients are dropped on all ranks, so that
 // optimizer.step() changes nothing.
 enum class NonFinite { ignore, fail, skip_step };
 
@@ -40,7 +40,7 @@ struct DdpOptions {
   // Gradients are reduced in buckets of about this many MiB. Unset: 25, and a first bucket of 1, so that reduction
   // begins early.
   std::optional<double> bucket_cap_mb = {};
-  // The caps of the first buckets, one by one; the last one is that of all others too. Instead of bucket_cap_mb.
+  // The caps of the first buckets, one by one; the last one also applies to all others. Instead of bucket_cap_mb.
   std::vector<double> bucket_cap_mb_list = {};
   Bucketing bucketing = Bucketing::on;
   // Copy rank 0's parameters and buffers to all ranks at construction. Shapes are compared either way.
@@ -49,24 +49,24 @@ struct DdpOptions {
   // after it.
   bool forward_sync_buffers = true;
 
-  // Whether a backward may leave parameters out, other ones on every rank. A parameter that some rank used gets the
+  // Whether a backward may leave out parameters, different ones on each rank. A parameter that some rank used gets the
   // average, others counting as zero; one that no rank used keeps the gradient that it has. Off: such a backward
   // throws on all ranks.
   bool find_unused_parameters = false;
-  // With it: a bucket that no rank used is not reduced.
+  // With find_unused_parameters: a bucket that no rank used is not reduced.
   bool skip_all_reduce_unused_params = false;
   // The graph is the same in every iteration: the first one shows which parameters are used and how often each gets a
   // gradient, so that parts of the graph that are recomputed in backward may use a parameter several times.
   bool static_graph = false;
   // Reduced together after all others, in one bucket. Names as of named_parameters().
   std::vector<std::string> delay_all_reduce_named_params = {};
-  // Parameters and buffers that are left alone: neither compared nor copied nor reduced.
+  // Parameters and buffers that are neither compared nor copied nor reduced.
   std::vector<std::string> ignored = {};
   MixedPrecision mixed_precision = {};
   Weighting weighting = Weighting::ranks;
   NonFinite non_finite = NonFinite::ignore;
-  // Ranks compare a hash of their parameters after 1, 2, 4, ... backwards, then after each so many, in save() and in
-  // evaluate(): Error{desync} on all ranks naming the first that differs. 0: never.
+  // Ranks compare a hash of their parameters after 1, 2, 4, ... backwards, at each multiple of this value, in save()
+  // and in evaluate(): Error{desync} on all ranks naming the first that differs. 0: never.
   int compare_parameters_every = 100;
   LockstepMode lockstep = {};
 
@@ -76,9 +76,9 @@ struct DdpOptions {
   std::optional<int> output_device = {};
 };
 
-// Error{invalid_argument} for options that contradict each other, or that the group cannot do.
+// Error{invalid_argument} for options that contradict each other, or that the group does not support.
 void check_options(const DdpOptions& options, const ProcessGroup& group);
-// What ranks must have set alike for their collectives to match.
+// The settings that must be equal on all ranks for their collectives to match.
 std::string text_of(const DdpOptions& options);
 
 }  // namespace lockstep

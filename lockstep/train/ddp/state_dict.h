@@ -17,14 +17,14 @@ enum class StateDictKeys { bare, module_prefix };  // "fc.weight", or PyTorch's 
 
 // The tensors are the module's own.
 NamedTensors state_dict_of(const torch::nn::Module& module, StateDictKeys keys);
-// Copies values in. Keys with and without the "module." prefix are taken. Error{invalid_argument} lists every missing,
-// unexpected and differently shaped entry, and then nothing is copied.
+// Copies values in. Keys with and without the "module." prefix are accepted. Error{invalid_argument} lists every
+// missing, unexpected and differently shaped entry, and then nothing is copied.
 void load_state_dict(const torch::nn::Module& module, const NamedTensors& state);
 
-using TensorsByName = std::map<std::string, at::Tensor>;  // what is stored, and what it is copied into
+using TensorsByName = std::map<std::string, at::Tensor>;  // the stored tensors, and their destinations
 enum class Types { equal, converted };                    // whether an element type may differ from the stored one
 
-// As copy_by_name(), but so far it only checks: what it returns then copies.
+// Checks as copy_by_name() does, and returns a function that copies.
 std::function<void()> checked_copy_by_name(TensorsByName stored, TensorsByName into, Types types,
                                            const std::string& source, const std::string& problem);
 // Copies stored tensors, of a "checkpoint" or a "state", into those of the same names. Error{invalid_argument}:

@@ -10,7 +10,7 @@
 
 namespace lockstep {
 
-// From its making to the newest add(). Refers to the replica, which must outlive it.
+// From construction to the newest add(). Refers to the wrapper, which must outlive it.
 class Throughput {
  public:
   explicit Throughput(const DdpBase& ddp) : ddp_(&ddp), communicated_(ddp.stats().communication_seconds) {}
@@ -20,10 +20,10 @@ class Throughput {
     seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
     communication_seconds_ = ddp_->stats().communication_seconds - communicated_;
   }
-  // Of all ranks, as far as this one can tell: as if each were as fast.
+  // Of all ranks, estimated as if each were as fast as this one.
   double samples_per_second() const { return seconds_ == 0 ? 0 : samples_ * ddp_->group().size() / seconds_; }
   double communication_share() const { return seconds_ == 0 ? 0 : communication_seconds_ / seconds_; }
-  // The mean of both over the ranks, so that all of them know the same. Collective.
+  // The mean of both over the ranks, so that all have the same values. Collective.
   Throughput over_all_ranks() const {
     Throughput all = *this;
     double samples = samples_, seconds = seconds_, communication = communication_seconds_;

@@ -1,6 +1,6 @@
-// What a DistributedDataParallel makes of its options and its module, before any rank hears of it.
+// The result of a DistributedDataParallel's options and module, before it communicates.
 // module, options -> WrappedModule -> comparison, broadcast, hooks. Pure, but for the Error{invalid_argument} that
-// names what does not go together.
+// names the conflict.
 #pragma once
 
 #include <ATen/core/Tensor.h>

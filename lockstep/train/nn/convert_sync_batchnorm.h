@@ -5,14 +5,14 @@
 //   lockstep::DistributedDataParallel ddp(model, world);
 //
 // A libtorch model calls its layers through members of fixed types, so replacing a layer in the module tree would
-// change what is printed and saved, and not what is computed. Therefore modules stay what they are, and their running
+// change the printed and saved model, but not the computation. Therefore modules remain as they are, and their running
 // mean is tagged. The batch norm operator (aten::batch_norm), which every torch::nn::BatchNorm ends in, looks for the
 // tag: a tagged module in training is computed as SyncBatchNorm would (see sync_batch_norm.h), everything else as
 // before.
 //
-// So names, order, parameters, buffers, options and the training flag are untouched. What torch's module refuses by
-// itself it still refuses: one value a channel on one rank, where SyncBatchNorm asks for two on all ranks together. A
-// clone() of a converted module is not converted.
+// So names, order, parameters, buffers, options and the training flag are untouched. Checks of torch's module still
+// apply: it refuses one value a channel on one rank, while SyncBatchNorm needs two on all ranks together. A clone() of
+// a converted module is not converted.
 #pragma once
 
 #include "lockstep/comm/group/process_group.h"
@@ -35,7 +35,7 @@ int convert_sync_batchnorm(const torch::nn::ModuleHolder<Contained>& module, con
   return convert_sync_batchnorm(*module.ptr(), group);
 }
 
-// Whether this very module, not one below it, is synchronised: converted, or a SyncBatchNorm, or what else says so.
+// Whether this module itself, not a submodule, is synchronised: converted, a SyncBatchNorm, or otherwise tagged.
 bool is_sync_batchnorm(const torch::nn::Module& module);
 
 }  // namespace lockstep

@@ -18,8 +18,8 @@ struct GlobalMoments {
   at::Tensor squares;  // [C] in float64: the sum of squared deviations from the mean
 };
 
-// What one rank, or shard, tells the others, [1 + 2C] in float64: count, means, sums of squares. All zero for an empty
-// batch.
+// The row that one rank, or shard, sends to the others, [1 + 2C] in float64: count, means, sums of squares. All zero
+// for an empty batch.
 at::Tensor local_row(const at::Tensor& input);
 
 // rows: [ranks or shards, 1 + 2C]. Adds in their order. REQUIRES: some count is not zero.

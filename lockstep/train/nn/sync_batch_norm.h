@@ -23,8 +23,8 @@
 namespace lockstep {
 
 // input: [N, C, ...], floating; statistics of bfloat16 and float16 are float32. weight, bias, and both running
-// statistics: [C], or undefined. momentum: how much the running statistics take of this batch. layer: on whose behalf,
-// for error texts of lockstep mode. Collective, whatever the size of the group. Gradients of gradients are refused.
+// statistics: [C], or undefined. momentum: the weight of this batch in the running statistics. layer: the caller, for
+// error texts of lockstep mode. Collective, whatever the size of the group. Gradients of gradients are refused.
 at::Tensor sync_batch_norm(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
                            const at::Tensor& running_mean, const at::Tensor& running_var, double momentum, double eps,
                            const ProcessGroup& group, const SyncBatchNormTag* layer = nullptr);

@@ -1,6 +1,6 @@
 // Limits gradients before an optimizer's step, as torch.nn.utils.clip_grad_norm_ and clip_grad_value_ do: in place, and
-// parameters without a gradient are passed over. Sparse gradients, which those refuse, are clipped as dense ones are,
-// and stay sparse. gradients -> clipped gradients. Any thread; where a group is given, all of its ranks call it, it
+// parameters without a gradient are skipped. Sparse gradients, which those refuse, are clipped as dense ones are, and
+// remain sparse. gradients -> clipped gradients. Any thread; where a group is given, all of its ranks call it, it
 // blocks, and fails as ProcessGroup's calls do.
 #pragma once
 
@@ -15,17 +15,17 @@ namespace lockstep {
 struct ClipOptions {
   double norm_type = 2;  // above 0; infinity: the largest element
   // Throw Error{invalid_argument}, on all ranks of the group, if the norm is infinite or not a number; it names the
-  // parameters and ranks that this comes from, and gradients stay as they are. Else they are scaled by it all the same.
+  // parameters and ranks that cause it, and gradients are unchanged. If unset, they are scaled by it nevertheless.
   bool error_if_nonfinite = false;
 };
 
 // Scales the gradients so that their norm, as that of one long vector, is at most max_norm, and returns what it was
 // before, which has the same bits with any number of threads. Where the gradients are equal on all ranks, as after a
-// DistributedDataParallel's backward, this is the one to use: it needs no communication.
+// DistributedDataParallel's backward, use this one: it needs no communication.
 double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm, const ClipOptions& options = {});
 
-// The same where every rank has parameters of its own, as a model has whose parameters are spread over the ranks: the
-// norm is that of all ranks' gradients, and the same on all of them. One collective.
+// The same for a model whose parameters are distributed over the ranks: the norm is that of all ranks' gradients, and
+// the same on all of them. One collective.
 double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm, const ProcessGroup& group,
                       const ClipOptions& options = {});
 

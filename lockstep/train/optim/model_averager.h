@@ -1,10 +1,10 @@
 // Model averagers let ranks train by themselves and average their parameters from time to time: less communication than
-// averaging gradients at every step, for slightly different ways between. optimizer.step() -> average_parameters().
-// After torch.distributed.algorithms.model_averaging. For post-local SGD, which averages within a node at every step
-// and over all nodes now and then, use one together with post_local_sgd_hook() in post_local_sgd.h, with warmup_steps
-// equal to its start_step. Between two averagings the ranks' parameters differ, so a DistributedDataParallel must not
-// compare them: {.compare_parameters_every = 0}. All ranks call the same in the same order, on one thread; calls block,
-// and fail as ProcessGroup's calls do.
+// averaging gradients at every step, but replicas differ in between. optimizer.step() -> average_parameters(). After
+// torch.distributed.algorithms.model_averaging. For post-local SGD, which averages within a node at every step and over
+// all nodes now and then, use one together with post_local_sgd_hook() in post_local_sgd.h, with warmup_steps equal to
+// its start_step. Between two averagings the ranks' parameters differ, so a DistributedDataParallel must not compare
+// them: {.compare_parameters_every = 0}. All ranks call the same in the same order, on one thread; calls block, and
+// fail as ProcessGroup's calls do.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -23,10 +23,10 @@ class ModelAverager {
 
   // Call it after every step of the optimizer: counts it and, when it is time, replaces the parameters by their mean
   // over a group of ranks. Error{invalid_argument} for parameters of a model in lockstep mode. Those without a gradient
-  // are passed over, which must be the same ones on all ranks.
+  // are skipped, and must be the same ones on all ranks.
   void average_parameters(const std::vector<at::Tensor>& parameters);
 
-  // How often average_parameters() was called; to be saved and restored with the model.
+  // The number of calls of average_parameters(); to be saved and restored with the model.
   std::int64_t step() const { return step_; }
   void set_step(std::int64_t step) { step_ = step; }
 
@@ -43,7 +43,7 @@ class ModelAverager {
 
 struct PeriodicAveraging {
   std::int64_t period = 1;
-  std::int64_t warmup_steps = 0;  // so many steps go by first, without averaging
+  std::int64_t warmup_steps = 0;  // first steps, without averaging
 };
 
 // All ranks of the group, at the first step after the warm-up and at every `period`th one from there.
@@ -69,9 +69,9 @@ struct HierarchicalAveraging {
   std::int64_t warmup_steps = 0;
 };
 
-// Groups of several sizes, the larger ones less often: ranks 0 to group_size - 1 are one, the next as many another. A
-// step that several periods divide belongs to the largest of them; steps count from the beginning, not from the end of
-// the warm-up.
+// Groups of several sizes, the larger ones less often: ranks 0 to group_size - 1 are one, the next group_size ranks
+// another. A step that several periods divide belongs to the largest of them; steps count from the beginning, not from
+// the end of the warm-up.
 class HierarchicalModelAverager : public ModelAverager {
  public:
   // Collective: it makes groups by ProcessGroup::split(), whose errors it has. Error{invalid_argument}: no levels;

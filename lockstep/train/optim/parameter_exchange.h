@@ -18,8 +18,8 @@ namespace lockstep::internal {
 void exchange_parameters(const ProcessGroup& group, const std::vector<std::vector<at::Tensor>>& parts,
                          std::string_view name);
 
-// How: where parts are about as large as each other, all ranks give theirs at once, padded to the size of the largest
-// one; else they take turns, one broadcast each.
+// How: where parts are of similar size, all ranks send theirs at once, padded to the size of the largest one; else they
+// take turns, one broadcast each.
 bool exchange_at_once(const std::vector<std::int64_t>& part_bytes);
 
 }  // namespace lockstep::internal

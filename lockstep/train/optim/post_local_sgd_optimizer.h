@@ -4,10 +4,10 @@
 //   PostLocalSgdOptimizer optimizer(torch::optim::SGD(model->parameters(), 0.1),
 //                                   PeriodicModelAverager(group, {.period = 4, .warmup_steps = 100}));
 //
-// It is the optimizer that it is made of: options, state, schedulers and zero_grad() are that one's.
-// Its ranks have parameters of their own between averagings, so TrainingRun does not keep it; each rank can save its
-// model and state_dict() by save_checkpoint().
-// Belongs to one thread. All ranks call step() alike; it blocks, and fails as ProcessGroup's calls do.
+// It takes the place of the given optimizer: options, state, schedulers and zero_grad() work as before.
+// Between averagings the ranks' parameters differ, so TrainingRun does not store it; each rank can save its model and
+// state_dict() by save_checkpoint().
+// Belongs to one thread. All ranks call step(); it blocks, and fails as ProcessGroup's calls do.
 #pragma once
 
 #include <torch/optim/optimizer.h>
@@ -22,9 +22,9 @@
 
 namespace lockstep {
 
-// Of the optimizer, as add_optimizer() stores it, and of the averager, which is where it had got to.
+// The optimizer's state, as add_optimizer() stores it, and the averager's step.
 Checkpoint post_local_sgd_state(const torch::optim::Optimizer& optimizer, const ModelAverager& averager);
-// Errors as of load_optimizer(). If there is nothing for the averager, it starts again from 0, with a warning.
+// Errors as of load_optimizer(). If the averager's step is missing, it starts again from 0, with a warning.
 void load_post_local_sgd_state(const Checkpoint& state, torch::optim::Optimizer& optimizer, ModelAverager& averager);
 
 template <std::derived_from<torch::optim::Optimizer> Optimizer, std::derived_from<ModelAverager> Averager>

@@ -1,13 +1,13 @@
 // ZeroRedundancyOptimizer<Optimizer> is an optimizer whose state is spread over the ranks (ZeRO, stage 1): each rank
-// updates some of the parameters, keeps state for these only, and then all ranks give each other what they updated.
+// updates some of the parameters, keeps state for these only, and then the ranks exchange the updated parameters.
 // gradients, the same on all ranks -> part of each rank -> exchange -> parameters, bitwise the same on all ranks.
-// After torch.distributed.optim.ZeroRedundancyOptimizer, whose rule for who gets what it follows (partition.h).
+// After torch.distributed.optim.ZeroRedundancyOptimizer, which assigns parameters in the same way (partition.h).
 //
 //   DistributedDataParallel ddp(model, group);
 //   ZeroRedundancyOptimizer<torch::optim::Adam> optimizer(ddp.parameters(), group, torch::optim::AdamOptions(1e-3));
 //
 // It is a torch::optim::Optimizer with all parameters: zero_grad(), param_groups() and schedulers of learning rates
-// work as with a plain one, and options may change between steps, alike on all ranks. Parameters may be of several
+// work as with a plain one, and options may change between steps, equally on all ranks. Parameters may be of several
 // types. Belongs to one thread. The constructor, step(), add_param_group(), consolidate_state_dict() and
 // load_state_dict() are called by all ranks, block, and fail as ProcessGroup's calls do.
 #pragma once
@@ -36,12 +36,12 @@ template <class T>
 concept ElementwiseOptimizer =
     std::derived_from<T, torch::optim::Optimizer> && !std::derived_from<T, torch::optim::LBFGS>;
 
-// What does not depend on the kind of the optimizer.
+// The part that does not depend on the type of optimizer.
 class ShardedOptimizer : public torch::optim::Optimizer, public internal::PartedOptimizer {
  public:
   // The closure computes the loss once, on every rank, before parameters change.
   at::Tensor step(LossClosure closure = nullptr) override;
-  // Parameters that others had keep their owners. Error{invalid_argument} as of the constructor; then it is unchanged.
+  // Earlier parameters keep their owners. Error{invalid_argument} as of the constructor; then it is unchanged.
   void add_param_group(const torch::optim::OptimizerParamGroup& added);
 
   // Gathers the state of all ranks at rank `to`, where state_dict() has it until the next step.
@@ -50,8 +50,8 @@ class ShardedOptimizer : public torch::optim::Optimizer, public internal::Parted
   // As add_optimizer() stores a plain optimizer of the same kind, so that either can load it, on any number of ranks.
   // Error{invalid_argument} where it is not consolidated.
   const Checkpoint& state_dict() const;
-  // Each rank takes its part; all ranks give the same. Error{invalid_argument} on all ranks, naming those where it does
-  // not fit and what; then the optimizer is unchanged on all of them.
+  // Each rank loads its part; all ranks pass the same. Error{invalid_argument} on all ranks, naming ranks and entries
+  // that do not fit; then the optimizer is unchanged on all of them.
   void load_state_dict(const Checkpoint& state);
 
   // This rank's part, with its state.
@@ -93,12 +93,12 @@ class ZeroRedundancyOptimizer : public ShardedOptimizer {
  public:
   // options: of a Local. Error{invalid_argument} on all ranks, naming the first difference, if ranks have other
   // parameters than rank 0 (number, order, shape, strides, type), other groups of them, or other options; if there are
-  // none at all; if one is there twice.
+  // none; if one occurs twice.
   template <class Options>
   ZeroRedundancyOptimizer(std::vector<at::Tensor> parameters, const ProcessGroup& group, const Options& options)
       : ZeroRedundancyOptimizer(ParamGroups{torch::optim::OptimizerParamGroup(std::move(parameters))}, group, options) {
   }
-  // Several groups, each with options of its own where it has them.
+  // Several groups, each with its own options if it has them.
   template <class Options>
   ZeroRedundancyOptimizer(const std::vector<torch::optim::OptimizerParamGroup>& groups, const ProcessGroup& group,
                           const Options& options)

@@ -5,12 +5,12 @@
 //   lockstep::DataParallel parallel(model, {.replicas = 4});
 //   cross_entropy(parallel(x), y).backward();  // the same gradients in `model` as model(x) gives
 //
-// As many replicas as torch has threads (at::get_num_threads()) compute at a time, and share those out. As in
+// As many replicas as torch has threads (at::get_num_threads()) compute at a time, and share these threads. As in
 // torch.nn.DataParallel a batch smaller than the number of replicas leaves some out, batch norm sees one part at a
-// time, and of buffers that forward changes the first replica's stay. What training with several processes is for, this
-// is not: batch, outputs and gradients all pass through one of them; see DistributedDataParallel.
+// time, and of buffers that forward changes the first replica's are kept. It does not replace training with several
+// processes: batch, outputs and gradients all pass through one process; see DistributedDataParallel.
 //
-// One thread uses it at a time. What a replica throws, forward and backward throw as Error{invalid_argument} with the
+// One thread uses it at a time. Forward and backward throw a replica's exception as Error{invalid_argument} with the
 // replica's number, the original nested in it. A module on several devices, or with synchronised batch norm, is
 // refused.
 #pragma once
@@ -32,12 +32,12 @@ struct DataParallelOptions {
   std::int64_t dim = 0;  // along which the batch is cut
 };
 
-// What data parallelism in one process costs beside the computation; sums since the beginning.
+// The cost of data parallelism in one process beside the computation; sums since construction.
 struct DataParallelStats {
   std::uint64_t forwards = 0;
   std::uint64_t replicated_bytes = 0;  // buffers copied
   std::uint64_t gathered_bytes = 0;    // outputs copied
-  std::uint64_t added_bytes = 0;       // gradients that the replicas' backward will have to add up
+  std::uint64_t added_bytes = 0;       // gradients that the replicas' backward must add up
 };
 
 // One forward through several replicas, and its backward: see DataParallel. Blocks until all replicas are done.

@@ -14,13 +14,13 @@
 
 namespace lockstep {
 
-// The same on all ranks, but for the subgroup. Changed by the hook; belongs to the thread of backward.
+// The same on all ranks, except the subgroup. Changed by the hook; belongs to the thread of backward.
 struct PostLocalSgdState {
   std::int64_t start_step = 0;
-  // Where gradients are averaged from then on, for example world.group().split(world.membership().node_rank). Without
-  // one they stay each rank's own.
+  // The group that averages gradients afterwards, for example world.group().split(world.membership().node_rank).
+  // Without it, each rank keeps its own gradients.
   std::optional<ProcessGroup> subgroup = {};
-  // How many backwards there were, counted until start_step; to be saved and restored with the model.
+  // The number of backwards so far, counted until start_step; to be saved and restored with the model.
   std::int64_t step = 0;
 };
 

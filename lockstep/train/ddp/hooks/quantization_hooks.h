@@ -1,6 +1,6 @@
 // Communication hooks that send gradients as 8-bit integers. Every rank rounds its own gradients once and gets those of
-// all others, so bytes grow with the number of ranks: of use for few ranks and slow networks. After torch.distributed's
-// quantization_hooks. Results are float32. Without a memory; a hook may serve several models and threads.
+// all others, so bytes grow with the number of ranks: useful for few ranks and slow networks. After torch.distributed's
+// quantization_hooks. Results are float32. Stateless; a hook may serve several models and threads.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace lockstep {
 // Error{invalid_argument} for complex gradients.
 CommHook quantize_8bit_hook();
 
-// The same for each run of so many elements of a bucket.
+// The same for each run of channel_elements elements of a bucket.
 // Error{invalid_argument} unless channel_elements is positive.
 CommHook quantize_8bit_per_channel_hook(std::int64_t channel_elements = 512);
 

@@ -1,4 +1,4 @@
-// What a rank has spent its training steps on. Values; pure, and without torch.
+// How a rank spends the time of its training steps. Values; pure, and without torch.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 namespace lockstep {
 
 // Sums over steps, in seconds. A step is what lies between the ends of two optimizer steps, where those are known
-// (TrainingRun::add_step() tells), or else between the ends of two averaged backwards. What a rank does besides, such
-// as evaluations and checkpoints, belongs to no step.
+// (TrainingRun::add_step() reports them), or else between the ends of two averaged backwards. What a rank does besides,
+// such as evaluations and checkpoints, belongs to no step.
 struct StepTimes {
   std::int64_t steps = 0;
   // In which this rank computed or was busy otherwise:
@@ -17,11 +17,11 @@ struct StepTimes {
   double forward = 0;  // and the loss, until the first gradient
   double backward = 0;
   double optimizer = 0;  // and whatever else comes between the averaged gradients and add_step()
-  double compute = 0;    // forward, backward and optimizer, where they are not known apart: one rank, lockstep mode
+  double compute = 0;    // forward, backward and optimizer, if not measured separately: one rank, lockstep mode
   // In which it did not:
-  double waiting = 0;        // until the last rank came to a collective
+  double waiting = 0;        // until the last rank entered a collective
   double communicating = 0;  // the rest of its collectives
-  // Communication that went on while backward computed: no part of the total.
+  // Communication that overlapped with backward: not part of the total.
   double hidden = 0;
 
   double total() const { return data + forward + backward + optimizer + compute + waiting + communicating; }

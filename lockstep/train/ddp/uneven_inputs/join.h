@@ -9,10 +9,10 @@
 //
 // A rank that has no more batches has joined: it repeats the step with its last batch, and contributes nothing. DDP
 // contributes zeros, SyncBatchNorm a count of zero, and code that communicates by itself asks is_joined(). All ranks
-// make the same steps, so models, optimizers and schedules stay equal, and every collective within the step has its
-// partners, whoever made it. A step belongs to the thread that has called join(): what it computes in other threads
-// does not know that the rank has joined. (PyTorch's Join repeats the collectives only, which each class must describe,
-// and sends the last rank's model to all in the end.)
+// make the same steps, so models, optimizers and schedules stay equal, and every collective within the step has all its
+// ranks. A step belongs to the thread that has called join(): code that it runs in other threads does not see that the
+// rank has joined. (PyTorch's Join repeats the collectives only, which each class must describe, and sends the last
+// rank's model to all in the end.)
 #pragma once
 
 #include <cstdint>
@@ -35,8 +35,8 @@ struct UnevenOptions {
   // Instead of joining: Error{aborted} on all ranks, naming those that have no more batches, as soon as there is one
   // while others have.
   bool throw_on_early_termination = false;
-  // The loop ends on all ranks after the same step once World::stop_requested() is true, which costs nothing here. Of a
-  // world whose ranks are the group's. The batches that come then stay in the loader.
+  // The loop ends on all ranks after the same step once World::stop_requested() is true, at no extra cost. The world
+  // must have the ranks of the group. Remaining batches are left in the loader.
   const World* stop_with = nullptr;
 };
 
@@ -47,7 +47,7 @@ struct JoinReport {
 
 namespace join_detail {
 
-// step: some rank has a batch; last_step: and one was told to stop.
+// step: some rank has a batch; last_step: and a rank was asked to stop.
 enum class Kind { nothing, step, last_step };
 struct Next {
   Kind kind;
@@ -57,7 +57,7 @@ struct Next {
 std::uint64_t next_number();
 // The number of this thread's next autograd node.
 std::uint64_t next_node();
-// The steps of a join for which this rank has no batches, from `since` on. What they have made is known after the join.
+// The steps of a join for which this rank has no batches, from `since` on. Their nodes are known after the join.
 struct JoinedSteps {
   JoinedSteps() = default;
   JoinedSteps(const JoinedSteps&) = delete;
@@ -73,7 +73,7 @@ Next next_of_all(const ProcessGroup& group, bool i_go_on, const UnevenOptions& o
 }  // namespace join_detail
 
 // batches: a range of copyable values. first: what a rank without any batch repeats; if such a rank has none, all ranks
-// fail. What step or the range throws ends the group for all ranks, with its text.
+// fail. An exception of step or the range ends the group for all ranks, with its text.
 template <class Batches, class Step, class Batch = std::decay_t<decltype(*std::declval<Batches&>().begin())>>
 JoinReport join(const ProcessGroup& group, Batches&& batches, Step&& step, const UnevenOptions& options = {},
                 std::optional<Batch> first = {}) {

@@ -1,4 +1,4 @@
-// What a step within join() knows of its rank. A rank without more batches has joined: it goes on taking part in the
+// The state of a rank in a step within join(). A rank without more batches has joined: it goes on taking part in the
 // others' collectives, computes with old data and contributes nothing. Code that communicates by itself asks
 // is_joined() and contributes what changes no result: zeros to a sum, a count of 0. Belongs to the calling thread; see
 // join.h.
@@ -12,7 +12,7 @@ class ProcessGroup;
 
 namespace lockstep::internal {
 
-// The first rank of a step that has a batch of its own, in the join with that number.
+// The first rank of a step that has its own batch, in the join with that number.
 struct ActiveRank {
   int rank = 0;
   std::uint64_t join = 0;  // 0: in none
@@ -26,7 +26,7 @@ struct JoinState {
   const ProcessGroup* group = nullptr;  // of the join; null: there is none
 };
 
-// What backward computes again for a step belongs to that step.
+// Recomputation in a backward belongs to the step of its forward.
 JoinState join_state();
 
 // Sets the state while it lives.
@@ -45,7 +45,7 @@ class JoinScope {
 
 namespace lockstep {
 
-// Whether this rank repeats a step without a batch of its own. For the step's own collectives.
+// Whether this rank repeats a step without its own batch. For the step's own collectives.
 inline bool is_joined() { return internal::join_state().joined; }
 
 }  // namespace lockstep

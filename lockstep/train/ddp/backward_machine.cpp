@@ -9,7 +9,7 @@ namespace {
 constexpr std::size_t kStates = 5, kEvents = 9;
 
 // The columns are the events in their order: forward, begin, gradient, stray_gradient, end, lost, finished,
-// finished_one, failed. What cannot happen is refused.
+// finished_one, failed. Impossible events are refused.
 constexpr std::array<std::array<BackwardTransition, kEvents>, kStates> table() {
   using S = BackwardState;
   using A = BackwardAction;

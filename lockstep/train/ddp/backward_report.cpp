@@ -7,7 +7,7 @@
 namespace lockstep::internal {
 namespace {
 
-// As it travels; behind it one bit a parameter.
+// The transmitted form; followed by one bit a parameter.
 struct Head {
   double weight;
   std::int64_t non_finite;  // -1: none

@@ -1,5 +1,5 @@
-// What a rank reports of its backward, as bytes. report -> bytes -> collective -> bytes of all ranks -> joint report.
-// Pure, and without torch. Takes no memory but for the joint report's lists, which are kept.
+// A rank's report on its backward, as bytes. report -> bytes -> collective -> bytes of all ranks -> joint report. Pure,
+// and without torch. Takes no memory but for the joint report's lists, which are kept.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,7 @@ struct JointReport {
   std::optional<std::size_t> average;                   // that is not finite
 };
 
-// The length of a report on the use of so many parameters.
+// The length of a report on the use of this number of parameters.
 std::size_t report_bytes(std::size_t told_parameters);
 // REQUIRES: bytes.size() == report_bytes(report.used.size()).
 void encode_report(const BackwardReport& report, std::span<std::uint8_t> bytes);

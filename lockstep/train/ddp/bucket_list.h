@@ -1,4 +1,4 @@
-// The buckets of a model: which there are, which are complete, which are on their way.
+// The buckets of a model: all, the complete ones, and those in flight.
 // GradientAverager -> BucketList -> GradientBucket. Buckets are launched in their order, each as soon as it and all
 // before it are complete. Belongs to the thread that runs backward.
 #pragma once
@@ -33,8 +33,8 @@ class BucketList {
   bool is_ready(std::size_t parameter) const;
   const GradientBucket& of(std::size_t parameter) const { return *buckets_[places_[parameter].bucket]; }
 
-  // Launches what is complete. needed: by parameter; buckets without such a one are passed over; empty: all are needed.
-  // What a hook throws ends the group, since other ranks wait for this one's part; so in finish().
+  // Launches complete buckets. needed: by parameter; buckets without a needed one are skipped; empty: all are needed.
+  // An exception of a hook ends the group, since other ranks wait for this one's part; so in finish().
   void launch_ready(Launch launch, const std::vector<bool>& needed);
   bool has_launched() const { return next_ != 0; }
   void finish(const Finish& finish);

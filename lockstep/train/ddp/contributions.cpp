@@ -106,7 +106,7 @@ double factor_of_current_backward(std::uint64_t wrapper, bool divides) {
 
 void Contributions::agree_on_unit(double weight, bool synchronises) {
   if (weighting_ != Weighting::samples || has_agreed_) return;
-  if (!unit_) unit_ = 1;  // the same on all ranks, since a layer may add up what they compute
+  if (!unit_) unit_ = 1;  // the same on all ranks, since a layer may add up their results
   if (!synchronises) return;
   const at::Tensor unit = at::tensor({weight}, at::kDouble);
   group_.broadcast(unit, 0, {.name = "DDP unit of weight"});
@@ -118,7 +118,7 @@ void Contributions::agree_on_unit(double weight, bool synchronises) {
   rescale(1 / *unit_);
 }
 
-// What was computed in the first unit.
+// Rescales the results in the first unit.
 void Contributions::rescale(double factor) {
   if (factor == 1) return;
   look_for_zeros();  // before they are written to
@@ -190,8 +190,8 @@ void Contributions::note_zeroed(std::size_t parameter) {
   is_uniform_ = false;
 }
 
-// What a contribution has left must still be there. A zero that it has left itself tells nothing. With weights it is
-// looked for everywhere, since not every way to write to a tensor is counted.
+// The gradient of a contribution must still exist. A zero that it left itself shows nothing. With weights all gradients
+// are checked, since not every way to write to a tensor is counted.
 bool Contributions::was_zeroed(std::size_t parameter) const {
   const at::Tensor& gradient = parameters_[parameter].tensor.grad();
   if (!gradient.defined()) return true;
@@ -216,7 +216,7 @@ void Contributions::put_averages_aside() {
   }
 }
 
-// With weights, what was averaged before is put aside. Where a backward without weights has added to it, it cannot be.
+// With weights, earlier averages are put aside. That fails once a backward without weights has added to them.
 void Contributions::note_mixture() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (is_weighted()) {

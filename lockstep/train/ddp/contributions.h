@@ -1,13 +1,13 @@
-// What the gradients of this rank contain: which of its backwards since the last average, and with what weight.
+// The contents of this rank's gradients: which of its backwards since the last average, and with which weight.
 // forward -> Contributions -> factor of what backward adds, weight in the rank's report, what buckets send.
 //
 // A contribution is what one backward has added. It counts from that backward on until the ranks have averaged, or
-// until somebody sets the gradient to zero or drops it, which is looked for when the next backward begins. What a rank
-// computes after it has joined (join_state.h) is no contribution: its gradients are put aside during such a backward,
-// and are put back afterwards.
+// until somebody sets the gradient to zero or drops it, which is checked when the next backward begins. Work of a rank
+// that has joined (join_state.h) is no contribution: its gradients are put aside during such a backward, and are put
+// back afterwards.
 //
-// The weight of a forward counts once, however many backwards go through it. What was averaged before must not be
-// weighted again, so it is put aside, too, from the first backward after an average until the next average.
+// The weight of a forward counts once, however many backwards go through it. Earlier averages must not be weighted
+// again, so they are put aside, too, from the first backward after an average until the next average.
 // Belongs to the thread that runs forward and backward.
 #pragma once
 
@@ -43,7 +43,7 @@ class Contributions {
   // A backward begins that goes through these forwards, to which `note` belongs. Error{invalid_argument}, which ends
   // the group, if it would add to gradients of unknown weight.
   void begin_backward(const ForwardNote& note, std::span<const ForwardGraphs::Found> forwards);
-  // What that backward's gradients are multiplied by before they are added. REQUIRES: Weighting::samples.
+  // The factor of that backward's gradients before they are added. REQUIRES: Weighting::samples.
   double factor() const { return note_.weight == 0 && divides_ ? kSmallFactor : note_.weight / unit_.value(); }
   // Whether the averages of that backward depend on weights.
   bool is_weighted() const { return weighting_ == Weighting::samples || note_.divide_by_active; }
@@ -54,7 +54,7 @@ class Contributions {
 
   // By parameter: whether this rank has contributed to its gradient.
   const std::vector<bool>& used() const { return used_; }
-  // By parameter: what this rank sends instead of the gradient. Null: the gradient itself.
+  // By parameter: the tensor that this rank sends instead of the gradient. Null: the gradient itself.
   const std::vector<at::Tensor>* sent_instead() const { return note_.joined ? &own_ : nullptr; }
   // How much this rank's gradients count: for most parameters, and for one.
   double weight() const { return weight_since(0); }
@@ -121,9 +121,9 @@ class Contributions {
   const std::vector<bool> none_;      // of the parameters
 };
 
-// What the wrapper, or for 0 any, multiplies gradients by in the backward that this thread runs, or one around it; 1 if
-// it does not. A layer that adds up the gradients of several ranks needs it, since parameters in front of the layer get
-// the sum times the rank's own factor. divides: if it is 0, this backward goes on with a small one, to divide by.
+// The factor of the wrapper's gradients (0: of any wrapper's) in the backward that this thread runs, or one around it;
+// 1 if none. A layer that adds up the gradients of several ranks needs it, since parameters before the layer get the
+// sum times the rank's own factor. divides: if it is 0, this backward goes on with a small one, to divide by.
 double factor_of_current_backward(std::uint64_t wrapper, bool divides = false);
 
 }  // namespace lockstep::internal

@@ -56,7 +56,7 @@ bool updates_buffers(const torch::nn::Module& module) {
   return std::ranges::any_of(parts, [](const auto& part) { return part->is_training(); });
 }
 
-// Of a forward for which set_weight() has not told it.
+// The weight of a forward without set_weight().
 double weight_of(const at::Tensor* input, std::optional<double> samples, Weighting weighting) {
   if (samples) return *samples;
   if (input != nullptr) return input->dim() > 0 ? static_cast<double>(input->size(0)) : 1;
@@ -217,7 +217,7 @@ ForwardScope DdpBase::begin_forward(const at::Tensor* input, std::optional<doubl
   const JoinState join = join_state();
   ActiveRank active;
   try {
-    // One rank may evaluate alone, also with gradients on; if a backward follows, that compares.
+    // One rank may evaluate alone, also with gradients on; a backward compares, if one follows.
     const bool is_of_all = synchronises() && trains;
     if (is_differentiable) reducer_->averager().agree_on_unit(weight, is_of_all);
     if (is_differentiable && is_of_all) {

@@ -20,10 +20,10 @@ class ThreadCount;
 
 class ForwardScope {
  public:
-  // Of a forward that the reducer need not know.
+  // Of a forward that does not concern the reducer.
   ForwardScope() = default;
-  // Of one with gradients on. Activations are allocated in shared memory too: not because anybody else reads them, but
-  // because that memory is kept. malloc gives it back to the system and takes it again, page by page, every step.
+  // Of one with gradients on. Activations are allocated in shared memory too: not for other ranks, but because that
+  // memory is kept. malloc gives it back to the system and takes it again, page by page, every step.
   ForwardScope(std::shared_ptr<Reducer> reducer, ForwardGraphs::Id forward)
       : arena_(reducer->heap()), reducer_(std::move(reducer)), forward_(forward) {}
   // Of one with gradients on that no backward may go through.
@@ -75,7 +75,7 @@ class ForwardScope {
   }
 
   ArenaScope arena_{nullptr};
-  std::shared_ptr<Reducer> reducer_;  // null if it need not know the forward
+  std::shared_ptr<Reducer> reducer_;  // null if the forward does not concern it
   std::shared_ptr<ForwardGraphs> graphs_;
   ForwardGraphs::Id forward_ = 0;
   std::shared_ptr<PrecisionCast> cast_;

@@ -64,7 +64,7 @@ void GradientAverager::count_expected(const ParameterHooks& hooks) {
   if (options_.static_graph) {
     expected_ = learned_.arrivals();
   } else if (options_.mixed_precision.param_dtype) {
-    // A parameter that the loss uses directly is in the graph twice: in its own type too.
+    // A parameter that the loss uses directly is in the graph twice: also in its own type.
     expected_.resize(parameters_.size());
     for (std::size_t i = 0; i < parameters_.size(); ++i) expected_[i] = hooks.places_in_current_graph(i);
   }
@@ -126,8 +126,8 @@ void GradientAverager::count_arrival(std::size_t parameter) {
   }
 }
 
-// autograd may give the same memory to several parameters, or to a parameter and to what is computed next. Whoever
-// changes one gradient in place, by a reduction, an accumulation or a clipping, must not change the others.
+// autograd may give the same memory to several parameters, or to a parameter and to the next computation. A change of
+// one gradient in place, by a reduction, an accumulation or a clipping, must not change the others.
 void GradientAverager::own_gradient(std::size_t parameter, const at::Tensor& added) {
   at::Tensor& gradient = parameters_[parameter].tensor.mutable_grad();
   if (!gradient.defined() || !added.defined() || !gradient.has_storage() || !added.has_storage()) return;
@@ -158,7 +158,7 @@ std::optional<Error> GradientAverager::finish() {
   return dropped;
 }
 
-// The error that backward() throws although all is well.
+// The error that backward() throws although the reduction succeeded.
 std::optional<Error> GradientAverager::average() {
   const StepTimer::Communication communicates(timer_, stats_.communication_seconds);
   if (waits_for_order()) form_buckets();
@@ -177,8 +177,8 @@ std::optional<Error> GradientAverager::average() {
   return options_.non_finite == NonFinite::ignore ? std::optional<Error>() : drop_if_not_finite(bad);
 }
 
-// What a hook remembers belongs to buckets. So that a run that is resumed begins with those of the run before, the
-// first backward with a hook sends nothing before it has shown them.
+// A hook's state belongs to buckets. So that a resumed run begins with the buckets of the earlier run, the first
+// backward with a hook sends nothing before these are known.
 bool GradientAverager::waits_for_order() const { return hook_ && learned_.awaits_order(); }
 
 void GradientAverager::form_buckets() {
@@ -190,18 +190,18 @@ void GradientAverager::roll_back() {
   needed_.clear();
 }
 
-// Other ranks may have got what this one had started before its backward failed, or wait for it still: so it is
-// finished on all ranks that have failed alike, and none of it is kept.
+// Other ranks may have received the reductions that this one started before its backward failed, or still wait for
+// them: so they are finished on all ranks that failed, and none is kept.
 void GradientAverager::drain() { buckets_.drop(group_); }
 
-// Backward has given all the gradients that it will give.
+// Backward has given all its gradients.
 void GradientAverager::complete_buckets() {
   std::vector<std::string> missing;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (buckets_.is_ready(i)) continue;
     if ((learned_.is_first() || hook_) && arrivals_[i] != 0) check_gradient(i);
     if (learned_.is_first()) {
-      // whatever comes is right
+      // any gradients are right
     } else if (options_.static_graph) {
       throw_on_all_ranks(group_, graph_changed_error(group_.rank(), parameters_[i].name, arrivals_[i], expected_[i]));
     } else if (!options_.find_unused_parameters && arrivals_[i] == 0) {
@@ -258,7 +258,7 @@ Finish GradientAverager::finish_of(const JointReport* joint) {
   return finish;
 }
 
-// Where somebody has set some gradients to zero in the middle of an accumulation, and not the others.
+// If the program has set some gradients to zero in the middle of an accumulation, and not the others.
 void GradientAverager::exchange_weights() {
   const auto count = static_cast<std::int64_t>(parameters_.size());
   const at::Tensor mine = at::empty({count}, at::kDouble), told = at::empty({group_.size() * count}, at::kDouble);
@@ -278,8 +278,8 @@ void GradientAverager::exchange_weights() {
   for (double& factor : factors_) factor = factor > 0 ? group_.size() / factor : 1;
 }
 
-// What an optimizer would be given, after every sum and conversion. bad: a gradient of this rank's own that was not
-// finite, which says where it began.
+// The optimizer's gradients, after every sum and conversion. bad: a gradient of this rank that was not finite, which
+// shows the origin.
 std::optional<Error> GradientAverager::drop_if_not_finite(std::optional<std::size_t> bad) {
   report_.weight = 0;
   report_.used.clear();

@@ -1,6 +1,6 @@
 // The GradientAverager averages the gradients of one backward after the other. reducer -> GradientAverager -> buckets
-// -> .grad. It is told which gradients arrive, launches buckets as they become complete, and waits for all at the end.
-// Belongs to the thread that runs backward.
+// -> .grad. It receives the arrivals of gradients, launches buckets as they become complete, and waits for all at the
+// end. Belongs to the thread that runs backward.
 //
 // Where ranks share memory nothing runs beside backward: each arrival does the share of reduction that has become
 // possible, which on busy cores costs less than a second thread. The first backward shows in which order gradients
@@ -44,16 +44,16 @@ class GradientAverager {
 
   // A backward through forwards of the wrapper begins, which `forwards` has found. hooks: show what its graph holds.
   void begin(const ForwardNote& note, const ForwardGraphs& forwards, const ParameterHooks& hooks);
-  // What it multiplies gradients by before it adds them.
+  // The factor of gradients before it adds them.
   double factor() const { return contributions_.factor(); }
   // It has accumulated a gradient. added: what autograd added; undefined if a function gave none.
   void arrived(std::size_t parameter, const at::Tensor& added);
   // It has computed everything. Blocks until all averages are there. Returns the error that backward() throws although
   // they are.
   std::optional<Error> finish();
-  // It has failed. What it has started stays in flight until drain().
+  // It has failed. Its reductions remain in flight until drain().
   void roll_back();
-  // Waits for what a failed backward has started, and drops it.
+  // Waits for the reductions of a failed backward, and drops them.
   void drain();
 
   // A gradient has come by a backward that goes through no forward of the wrapper.
@@ -74,10 +74,10 @@ class GradientAverager {
   // added: what has just been added to a gradient; null at the end of backward.
   void launch_ready(const at::Tensor* added);
   void complete_buckets();
-  // What ranks report at the end of a backward; null if no option asks for it.
+  // The ranks' reports at the end of a backward; null if no option needs them.
   const JointReport* exchange_reports();
   // report_, of which `used` is as long on all ranks, for those of all. Blocks. Error{corrupt_data} on a rank that
-  // cannot believe what it hears ends the group, so that no other waits for it.
+  // receives an invalid report ends the group, so that no other waits for it.
   const JointReport& exchange(const CallOptions& call);
   Finish finish_of(const JointReport* joint);
   void exchange_weights();

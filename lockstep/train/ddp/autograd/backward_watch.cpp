@@ -24,7 +24,7 @@ struct BackwardWatch::State {
     auto& open = record->open_;
     if (std::ranges::any_of(open, [&](const auto& known) { return known.graph_task == task; })) return;
     const bool clean = !has_gradients();
-    if (clean) {  // whatever was there has been dropped
+    if (clean) {  // earlier gradients have been dropped
       open.clear();
       record->whole_ = 0;
     }

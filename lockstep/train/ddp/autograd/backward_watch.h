@@ -10,7 +10,7 @@
 
 namespace lockstep::internal {
 
-// What a callback's backwards have left in .grad so far.
+// The gradients of a callback's backwards in .grad so far.
 class BackwardRecord {
  public:
   enum class Left { whole, part, mixture };  // part: of failed backwards only; mixture: of such and of others

@@ -38,8 +38,8 @@ void report_failed_backward(const char* text) noexcept {
 
 namespace {
 
-// What computes is torch's own engine: a process has one set of threads for its devices, which belong to the engine
-// that made the first backward.
+// torch's own engine computes: a process has one set of threads for its devices, which belong to the engine that made
+// the first backward.
 class ReportingEngine final : public torch::autograd::Engine {
  public:
   torch::autograd::variable_list execute(const torch::autograd::edge_list& roots,

@@ -18,10 +18,10 @@ namespace {
 using torch::autograd::Node;
 
 constexpr std::uint64_t kOpen = std::numeric_limits<std::uint64_t>::max();
-// How many forwards are remembered whose outputs cannot be seen: those that have been differentiated, and those that
+// The number of remembered forwards whose outputs cannot be seen: those that have been differentiated, and those that
 // have not.
 constexpr std::size_t kMostUsed = 4, kMostUnused = 64;
-// Up to so many forwards, the dead are looked for at each; of more, whenever their number has doubled.
+// Up to this number of forwards, each forward searches for dead ones; beyond it, each doubling does.
 constexpr std::size_t kFew = 256;
 
 std::uint64_t this_thread() { return at::RecordFunction::currentThreadId(); }
@@ -122,14 +122,14 @@ void ForwardGraphs::watch(Id forward, const at::Tensor& output) {
   const auto& node = output.grad_fn();
   if (node == nullptr) return;
   const auto hang_on = [&](const decltype(output.grad_fn())& on) {
-    // A module may return what was computed before it was called.
+    // A module may return a tensor that was computed before its call.
     const bool is_foreign = on->thread_id() == known->made.thread && on->sequence_nr() < known->made.first;
     if (is_foreign) return;
     on->add_pre_hook(std::make_unique<OutputHook>(outputs_, forward));
     if (!std::exchange(known->is_watched, true) && known->note.synchronise) waiting_.push_back(forward);
   };
   hang_on(node);
-  // If the program changes a view in place, the view gets another node, but what it views keeps its own.
+  // If the program changes a view in place, the view gets another node, but its base keeps its node.
   if (!output.is_view()) return;
   const auto& viewed = output._base().grad_fn();
   if (viewed != nullptr) hang_on(viewed);
@@ -197,7 +197,7 @@ void ForwardGraphs::find_in(const std::unordered_set<Node*>& nodes, std::size_t 
   for (const Node* node : nodes) {
     const std::uint64_t number = node->sequence_nr();
     const std::vector<Made>& ranges = ranges_of(node->thread_id());
-    // Behind the last that begins before it. A forward may contain others, as of a module that calls its wrapper.
+    // After the last one that begins before it. A forward may contain others, as of a module that calls its wrapper.
     auto range = std::ranges::upper_bound(ranges, number, {}, &Made::first);
     while (range != ranges.begin() && (--range)->reach > number) {
       Forward* one = find(range->forward);
@@ -257,7 +257,7 @@ bool ForwardGraphs::waits(Id forward) {
 }
 
 bool ForwardGraphs::awaits_backward() {
-  // One that no longer waits never will again.
+  // A forward that no longer waits never waits again.
   while (!waiting_.empty() && !waits(waiting_.back())) waiting_.pop_back();
   return !waiting_.empty();
 }
@@ -311,7 +311,7 @@ void ForwardGraphs::forget_dead() {
   const auto is_out_of_sight = [&](const Forward& one) {
     return one.has_ended && !(one.is_watched && outputs_->has(one.id));
   };
-  std::size_t used = 0, unused = 0;  // out of sight, that are too many
+  std::size_t used = 0, unused = 0;  // without visible outputs, more than are kept
   for (const Forward& one : forwards_) {
     if (!is_out_of_sight(one)) continue;
     if (!one.is_differentiated) ++unused;

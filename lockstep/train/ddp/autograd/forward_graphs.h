@@ -23,20 +23,20 @@ class ForwardGraphs {
  public:
   using Id = std::uint64_t;
 
-  // reached: called when a backward comes to an output of a forward, before anything behind it is computed; returns
+  // reached: called when a backward comes to an output of a forward, before the computation continues from it; returns
   // whether that output's gradient counts.
   explicit ForwardGraphs(std::function<bool(Id)> reached);
 
-  // A forward begins on this thread. It is remembered while one of its outputs, or what was computed from it, exists.
-  // Of those whose outputs cannot be seen or are gone, the last ones are remembered.
+  // A forward begins on this thread. It is remembered while one of its outputs, or a result of one, exists. Of those
+  // whose outputs cannot be seen or are gone, the last ones are remembered.
   Id begin(const ForwardNote& note);
   // One of the tensors that the loss will be computed from. REQUIRES: this forward has not ended.
   void watch(Id forward, const at::Tensor& output);
   // The forward has returned, or has thrown, and is forgotten then.
   void end(Id forward, bool has_returned);
 
-  // What holds for the backward that the calling thread runs; nothing if it goes through none of these forwards.
-  // reached: a forward that it is known to go through. REQUIRES: called during backward.
+  // The note of the backward that the calling thread runs; nothing if it goes through none of these forwards. reached:
+  // a forward that it is known to go through. REQUIRES: called during backward.
   std::optional<ForwardNote> note_of_current_backward(std::optional<Id> reached);
   struct Found {
     Id id;
@@ -53,8 +53,8 @@ class ForwardGraphs {
   std::uint64_t number() const { return number_; }
   // autograd::grad goes through this forward.
   void was_differentiated(Id forward);
-  // A backward through some of these forwards, or autograd::grad, ends on this thread. What it has computed to be
-  // differentiated again belongs to those forwards too; what comes from now on does not.
+  // A backward through some of these forwards, or autograd::grad, ends on this thread. Nodes that it has made for
+  // second derivatives belong to those forwards too; later nodes do not.
   void close_ranges();
 
   // Whether a synchronised forward that can be differentiated has not been yet.
@@ -71,7 +71,7 @@ class ForwardGraphs {
   struct Range {
     std::uint64_t thread = 0;
     std::uint64_t first = 0;
-    std::uint64_t last = 0;  // behind the last one
+    std::uint64_t last = 0;  // one after the last
   };
   struct Forward {
     Id id = 0;

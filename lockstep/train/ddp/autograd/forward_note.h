@@ -1,4 +1,4 @@
-// What a forward determines for its backward. A value.
+// The settings that a forward determines for its backward. A value.
 #pragma once
 
 namespace lockstep::internal {

@@ -1,4 +1,4 @@
-// What the outputs of a forward tell of its graph. Pure, but for the nodes that views make; any thread.
+// Derives properties of a forward's graph from its outputs. Pure, but for the nodes that views make; any thread.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -13,7 +13,7 @@ struct Node;
 
 namespace lockstep::internal {
 
-// What a forward returns instead of a parameter, whose backward would have no node of this forward; else `output`.
+// An output with a node of this forward: a view, if the output is a parameter; else `output`.
 at::Tensor with_node(const at::Tensor& output);
 
 // Where a node of a graph stands to some forwards.

@@ -157,7 +157,7 @@ bool owns_gradient(const at::Tensor& gradient, const at::Tensor* added) {
     return other.has_storage() && other.storage().is_alias_of(gradient.storage());
   };
   if (added != nullptr && added->defined() && !added->is_same(gradient) && gradient.has_storage() && shares(*added)) {
-    // autograd still passes it on. If it is a view, it keeps what it views.
+    // autograd still passes it on. If it is a view, it keeps its base alive.
     if (added->use_count() == 1) ++holders;
     if (added->is_view() && shares(added->_base()) && added->_base().use_count() == 1) ++holders;
   }
@@ -169,8 +169,8 @@ struct EndOfBackward::Calls {
   std::function<void()> lost;
 };
 
-// What torch keeps in a std::function until the backward ends, and destroys without a call if it fails. Copying moves:
-// torch never copies it, though std::function asks for it.
+// torch keeps it in a std::function until the backward ends, and destroys it without a call if that fails. Copying
+// moves: torch never copies it, though std::function asks for it.
 class EndOfBackward::Notice {
  public:
   explicit Notice(std::shared_ptr<const Calls> calls) : calls_(std::move(calls)) {}

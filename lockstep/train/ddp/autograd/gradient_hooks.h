@@ -1,5 +1,5 @@
 // Hooks where autograd accumulates gradients, and where a backward ends. autograd -> gradient hooks -> reducer.
-// Hooks run on the thread that runs backward. What a hook throws is thrown by backward().
+// Hooks run on the thread that runs backward. backward() throws the exceptions of hooks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -26,7 +26,7 @@ class GradientHook {
   GradientHook(GradientHook&&) noexcept;
   ~GradientHook();
 
-  // Backward throws `error` where it is told to accumulate here by its `inputs`. Copies of it are made in any thread.
+  // Backward throws `error` if its `inputs` request accumulation here. Copies of it are made in any thread.
   void refuse_as_input(const Error& error) const;
 
   // Makes the watched place the parameter's own again, after its type was changed there and back, or its data were
@@ -35,12 +35,12 @@ class GradientHook {
   // Whether gradients of this parameter have the type and device of those that come here.
   bool fits(const at::Tensor& parameter) const;
 
-  // Whether the backward that the calling thread runs can reach this place, and will accumulate there.
-  // REQUIRES: called during backward.
+  // Whether the backward that the calling thread runs can reach this place, and will accumulate there. REQUIRES: called
+  // during backward.
   bool is_in_current_graph() const;
-  // Whether that backward accumulates here if it comes by: autograd::grad does not.
+  // Whether that backward accumulates here if it reaches this place: autograd::grad does not.
   bool is_accumulated_now() const;
-  // Whether it does so in all places that it reaches: it was not told for which inputs.
+  // Whether it does so in all places that it reaches: it was called without `inputs`.
   static bool all_are_accumulated_now();
 
   // Whether the parameter's gradients still come to this place: a parameter that is given another type or device by
@@ -68,7 +68,7 @@ class GradientScale {
   unsigned hook_;
 };
 
-// To be called before a backward accumulates in these nodes only: throws what one of them refuses with.
+// To be called before a backward accumulates in these nodes only: throws the refusal of one of them.
 void check_inputs(const std::vector<torch::autograd::Edge>& inputs);
 
 // A number of the backward that the calling thread runs, its own in the process; -1 outside.
@@ -81,8 +81,8 @@ bool owns_gradient(const at::Tensor& gradient, const at::Tensor* added);
 // Reports the ends of backwards. Takes no memory for one once it is warm; what torch takes is one list a backward.
 class EndOfBackward {
  public:
-  // ended: the backward has computed everything; what it throws, backward() throws.
-  // lost: it has ended without, by an exception. Must not throw.
+  // ended: the backward has computed everything; backward() throws its exceptions.
+  // lost: it has ended early, by an exception. Must not throw.
   EndOfBackward(std::function<void()> ended, std::function<void()> lost);
   // A backward that is under way still calls one of them.
   ~EndOfBackward();

@@ -13,7 +13,7 @@ struct PlannedParameter {
   std::size_t bytes = 0;
   DType dtype = DType::f32;
   int device = 0;        // buckets never mix devices
-  bool sparse = false;   // has a bucket of its own
+  bool sparse = false;   // has a separate bucket
   bool delayed = false;  // belongs to the last buckets, which hold such ones only and have no cap
 };
 

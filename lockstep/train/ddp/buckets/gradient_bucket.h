@@ -1,9 +1,9 @@
 // A GradientBucket is some gradients that are averaged together. BucketList -> bucket -> process group -> .grad
-// The list tells it which gradients are there, launches it when all are, and finishes it at the end of backward, or
+// The list reports which gradients are ready, launches it when all are, and finishes it at the end of backward, or
 // drops it if the backward fails. Belongs to the thread that runs backward. Its kinds:
 //
-//   in place   large gradients that were allocated in shared memory, and that nobody else can reach, are reduced where
-//              they lie; the others are copied into the bucket's own buffer and back
+//   in place   large gradients that were allocated in shared memory, and that have no other owner, are reduced in
+//              place; the others are copied into the bucket's own buffer and back
 //   flat       all are copied into one dense tensor, which a communication hook averages, or which has another dtype
 //   sparse     one sparse gradient
 #pragma once
@@ -34,7 +34,7 @@ struct Launch {
   std::uint64_t backward = 0;         // which one since the beginning, the same on all ranks
   const at::Tensor* added = nullptr;  // what autograd has just added to the gradient that arrives; see owns_gradient()
   bool is_last = false;               // bucket of this backward
-  // By parameter: what this rank contributes instead of its gradients. Null: those.
+  // By parameter: this rank's contributions instead of its gradients. Null: the gradients.
   const std::vector<at::Tensor>* instead = nullptr;
   bool look_for_non_finite = false;
   bool is_weighted = false;  // see GradBucket
@@ -83,12 +83,12 @@ class GradientBucket {
   virtual void do_launch(const Launch& launch) = 0;
   virtual void do_finish(const Finish& finish) = 0;
   virtual void do_drop(const ProcessGroup& group) = 0;
-  // What the collectives of the last launch are called; see bucket_call_name().
+  // The name of the collectives of the last launch; see bucket_call_name().
   CallOptions call() const { return {.name = call_name_, .number = backward_}; }
 
   // A dense 1-d tensor where the parameters are; in shared memory, if the ranks share memory there.
   at::Tensor new_buffer(const ProcessGroup& group, std::int64_t count, at::ScalarType dtype) const;
-  // What this rank contributes for a member; undefined if it has nothing.
+  // This rank's contribution for a member; undefined if it has none.
   static const at::Tensor& contribution(const Launch& launch, const BucketMember& member) {
     return launch.instead == nullptr ? member.parameter.grad() : (*launch.instead)[member.index];
   }

@@ -20,11 +20,11 @@ class InPlaceBucket final : public GradientBucket {
   using GradientBucket::GradientBucket;
 
  private:
-  // A member whose gradient is not reduced where it lies.
+  // A member whose gradient is not reduced in place.
   struct Copy {
     std::size_t member;
     at::Tensor values = {};   // part of buffer_, laid out as the parameter
-    at::Tensor operand = {};  // all of the copies that follow each other from here on; undefined within such a run
+    at::Tensor operand = {};  // all consecutive copies from here; undefined within such a run
   };
   // Memory that other ranks may write to until the collective is finished.
   using Operands = std::vector<at::Tensor>;

@@ -32,13 +32,13 @@ class SparseBucket final : public GradientBucket {
 
   void do_drop(const ProcessGroup&) override { mine_.reset(); }
 
-  // How much each rank has is only known when all have it, so everything is done at the end of backward.
+  // The sizes of all ranks are only known when all are ready, so everything is done at the end of backward.
   void do_launch(const Launch& launch) override {
     const BucketMember& member = members_.front();
     const at::Tensor& parameter = member.parameter;
     const at::Tensor& gradient = contribution(launch, member);
     if (!gradient.defined()) {
-      // What has as many sparse dimensions as an embedding's gradient: one.
+      // A gradient with as many sparse dimensions as an embedding's: one.
       mine_ =
           at::sparse_coo_tensor(at::empty({1, 0}, parameter.options().dtype(at::kLong)),
                                 at::empty(rows_of(parameter, 0), parameter.options().dtype(dtype_)), parameter.sizes());
@@ -54,7 +54,7 @@ class SparseBucket final : public GradientBucket {
     return sizes;
   }
 
-  const at::ScalarType dtype_;  // of what is reduced, whatever type the parameter has at the moment
+  const at::ScalarType dtype_;  // of the reduction, whatever the parameter's current type
   at::Tensor mine_;
 };
 

@@ -30,7 +30,7 @@ Error non_finite_error(int rank, const std::vector<std::pair<int, std::string>>&
 // The average of finite gradients is not.
 Error overflow_error(int rank, const std::string& parameter);
 Error nothing_to_train_error();
-// What a forward's own communication has thrown, with advice where other ranks make other calls, or none.
+// The error of a forward's own communication, with advice if other ranks make other calls, or none.
 Error lone_forward_error(const Error& error);
 // An embedding with max_norm changes this parameter in its forward.
 Error renormalised_parameter_error(const std::string& parameter);
@@ -60,7 +60,7 @@ Error mixed_join_error(int rank);
 Error unweighted_gradient_error(int rank, const std::string& parameter);
 // In join(), a gradient is an average to which this rank has added before, without weights.
 Error mixed_gradient_error(int rank, const std::string& parameter);
-// The program does something at a time when DDP cannot take it.
+// The program calls DDP in the wrong state.
 Error misplaced_event_error(int rank, std::string_view event, std::string_view state);
 // Options contradict each other or the module. what: the text after the class's name.
 Error options_error(const std::string& what);

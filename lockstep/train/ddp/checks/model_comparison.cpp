@@ -25,7 +25,7 @@ std::string line_of(const char* kind, const std::string& name, const at::Tensor&
   return line.str();
 }
 
-// One line a tensor; what two ranks must agree on.
+// One line a tensor; it must be equal on all ranks.
 std::string description(const NamedTensors& parameters, const NamedTensors& buffers, const std::string& settings) {
   std::string text = settings + '\n';
   for (const auto& [name, tensor] : parameters) text += line_of("parameter", name, tensor) + '\n';
@@ -65,7 +65,7 @@ void verify_same_model(const NamedTensors& parameters, const NamedTensors& buffe
 bool have_same_values(const at::Tensor& tensor, const ProcessGroup& group) {
   constexpr std::int64_t kMostElements = 1 << 17;
   const at::Tensor some = tensor.is_sparse() ? at::Tensor() : tensor.detach().reshape({-1}).slice(0, 0, kMostElements);
-  // A rank without anything to compare says so by a number that no two ranks share.
+  // A rank without anything to compare sends a number that no two ranks share.
   const std::int64_t mine =
       some.defined() && some.numel() != 0 ? static_cast<std::int64_t>(hash_of_values(some)) : group.rank();
   const auto told = group.all_gather(at::tensor({mine}, at::kLong), {.name = "DDP first input"});

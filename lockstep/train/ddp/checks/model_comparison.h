@@ -1,4 +1,4 @@
-// Compares what the ranks' models are made of, and the values that tensors have on all ranks. Collective; blocks.
+// Compares the structure of the ranks' models, and the values that tensors have on all ranks. Collective; blocks.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,13 +27,13 @@ inline std::vector<at::Tensor> tensors_of(const NamedTensors& named) {  // witho
   return tensors;
 }
 
-// Throws on all ranks alike, Error{invalid_argument} naming the first parameter or buffer whose name, shape, strides,
-// dtype or requires_grad differs from rank 0's, or both texts of `settings`, which must be equal too.
+// Throws on all ranks Error{invalid_argument}, naming the first parameter or buffer whose name, shape, strides, dtype
+// or requires_grad differs from rank 0's, or both texts of `settings`, which must be equal too.
 void verify_same_model(const NamedTensors& parameters, const NamedTensors& buffers, const std::string& settings,
                        const ProcessGroup& group);
 
-// Compares a hash of the tensors' values. Throws on all ranks alike, Error{desync} naming the first tensor that differs
-// and the ranks whose values differ from rank 0's. `backwards`: how many there were, for the text. wrapper: that they
+// Compares a hash of the tensors' values. Throws on all ranks Error{desync}, naming the first tensor that differs and
+// the ranks whose values differ from rank 0's. `backwards`: how many there were, for the text. wrapper: that they
 // belong to; 0 if the ranks may give those of different ones.
 void verify_same_values(const NamedTensors& tensors, const ProcessGroup& group, std::uint64_t backwards,
                         std::uint64_t wrapper);

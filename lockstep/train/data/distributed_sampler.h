@@ -77,7 +77,7 @@ class DistributedSampler : public TorchSampler<DistributedSampler> {
   std::shared_ptr<Epoch> epoch_ = std::make_shared<Epoch>();
   ShardIndices shard_;
   bool has_shard_ = false;
-  std::int64_t shard_epoch_ = 0;                   // that shard_ is of
+  std::int64_t shard_epoch_ = 0;                   // the epoch of shard_
   std::optional<std::uint64_t> iterated_setting_;  // Epoch::set when the newest pass began
   bool repetition_was_reported_ = false;
 };

@@ -18,7 +18,7 @@ namespace {
 
 constexpr const char* kOperation = "gather_predictions";
 
-// The same text on all ranks if what they have fits together.
+// The same text on all ranks if their rows and samplers match.
 std::string description_of(const ProcessGroup& group, const at::Tensor& rows, const DistributedSampler& sampler) {
   std::ostringstream text;
   if (!rows.defined() || rows.dim() == 0) {

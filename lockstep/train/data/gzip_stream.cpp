@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kBufferBytes = std::size_t{16} << 10;
 constexpr ByteView kMagic("\x1f\x8b", 2);
-constexpr int kGzipOnly = 15 + 16;  // zlib's way to say so
+constexpr int kGzipOnly = 15 + 16;  // zlib's window bits for it
 
 }  // namespace
 
@@ -71,7 +71,7 @@ std::size_t GzipStream::read_plain(MutableByteSpan out) {
   return count;
 }
 
-// gzip allows several members, one behind the other.
+// gzip allows several members, one after the other.
 void GzipStream::begin_member() {
   if (!ByteView(buffer_).substr(begin_, end_ - begin_).starts_with(kMagic)) {
     throw_damaged(offset_, "the compressed data ends here, but more bytes follow");

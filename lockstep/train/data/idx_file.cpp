@@ -17,7 +17,7 @@ namespace {
 constexpr unsigned kUnsignedByte = 0x08;
 // Deflate cannot do better than 1032 to 1, so a file of n bytes cannot hold more than this many times n.
 constexpr std::uint64_t kMaxExpansion = 1032;
-// What a data set of a gigabyte and more is kept in, is something else.
+// Data sets of a gigabyte and more use other formats.
 constexpr std::uint64_t kMaxArrayBytes = std::uint64_t{1} << 30;
 constexpr std::size_t kMaxRead = std::size_t{64} << 20;
 

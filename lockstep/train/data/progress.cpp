@@ -21,7 +21,7 @@ constexpr auto kRedraw = 100ms;
 constexpr auto kLineEvery = 5s;
 constexpr int kBarWidth = 24;
 
-// The launcher reads a rank's output through a pipe and says so when it shows it on a terminal.
+// The launcher reads a rank's output through a pipe and sets a variable if it shows it on a terminal.
 bool shown_on_terminal() { return ::isatty(STDOUT_FILENO) == 1 || EnvironmentReader().has("LOCKSTEP_TERMINAL"); }
 
 std::string bar(double done) {

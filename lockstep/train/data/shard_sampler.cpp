@@ -57,7 +57,7 @@ std::size_t ShardSampler::size() const {
 }
 
 std::span<const std::int64_t>::iterator ShardSampler::begin() {
-  shards_.front().begin();  // which warns of an epoch that is gone through twice
+  shards_.front().begin();  // which warns of an epoch that is iterated twice
   order_.clear();
   order_.reserve(size());
   if (!fills_last_) {

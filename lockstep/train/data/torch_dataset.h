@@ -48,7 +48,7 @@ class TorchDataset {
   // Refers to the dataset, which must outlive it.
   explicit TorchDataset(const Dataset& dataset) : original_(dataset) {}
 
-  // As many as there can be, where the dataset does not know: the sampler does.
+  // The largest size if the dataset has none: the sampler has one.
   std::size_t size() const {
     const auto size = original_.size();
     return size.has_value() ? *size : std::numeric_limits<std::int64_t>::max();

@@ -1,7 +1,7 @@
 // torch's random operators in a thread that assembles a batch. Every operator with an argument for a generator has a
-// kernel under a dispatch key that only such threads include, which puts the batch's generator in and goes on to the
-// operator's own. Those without that argument (dropout, randn_like, ...) are composed of such. Other threads, and all
-// other operators, pay nothing.
+// kernel under a dispatch key that only such threads include, which inserts the batch's generator and calls the
+// operator's own. Operators without that argument (dropout, randn_like, ...) are composed of such. Other threads, and
+// all other operators, pay nothing.
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/dispatch/Dispatcher.h>
@@ -44,7 +44,7 @@ BatchNumbers& numbers_for(const c10::OperatorHandle& op) {
 
 bool has_index(at::Device device) { return device.is_cpu() || device.has_index(); }
 
-// Where an operator computes: where its first tensor is, or else where it is told to.
+// The device of an operator: that of its first tensor, or else its `device` argument.
 at::Device device_of(const c10::FunctionSchema& schema, std::span<const c10::IValue> values) {
   at::Device device = at::kCPU;
   for (std::size_t i = 0; i < values.size(); ++i) {

@@ -1,4 +1,4 @@
-// What the first synchronised backward shows, for all that follow: in which order gradients come and, with
+// Facts that the first synchronised backward shows for all later ones: in which order gradients come and, with
 // static_graph, which parameters are used and how often each gets a gradient. Belongs to the thread that runs backward.
 #pragma once
 

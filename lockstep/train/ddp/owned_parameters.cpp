@@ -17,8 +17,8 @@ struct Parts;
 }  // namespace
 }  // namespace lockstep::internal
 
-// Module's lists can be seen by its friends alone: what it shows everybody are copies, of which a large model would
-// have a thousand in each forward.
+// Only friends can access Module's lists: its public functions return copies, of which a large model would have a
+// thousand in each forward.
 template <>
 class torch::nn::Cloneable<lockstep::internal::Parts> {
  public:

@@ -36,12 +36,12 @@ class ParameterHooks {
   // Whether it accumulates gradients of parameters; autograd::grad does not.
   bool is_accumulated_now() const;
   bool is_accumulated_now(std::size_t parameter) const;
-  // How many places of the parameter it will come to: one that the loss uses directly, and not through a forward in the
+  // How many places of the parameter it will reach: one that the loss uses directly, and not through a forward in the
   // lower type, is in the graph in its own type, or in both.
   int places_in_current_graph(std::size_t parameter) const;
 
-  // Makes gradients come here whose parameters have got other data. Returns one that somebody has given another type or
-  // device, so that they cannot.
+  // Hooks again parameters whose data was replaced. Returns one whose type or device has changed, so that it cannot be
+  // hooked.
   std::optional<std::size_t> find_again() const;
 
  private:

@@ -91,14 +91,14 @@ void Reducer::end_forward(ForwardGraphs::Id forward, bool has_returned) {
   restore_master_weights();
 }
 
-// Within a backward, or a forward that calls its wrapper again, parameters stay as it needs them.
+// Within a backward, or a forward that calls its wrapper again, parameters remain as it needs them.
 void Reducer::restore_master_weights() {
   const bool is_in_use = state_ == BackwardState::collecting || forwards_->is_within_forward();
   if (cast_ != nullptr && !is_in_use) cast_->restore_master_weights();
 }
 
-// Whether the backward that runs is to be collected. The first sign of such a one starts it.
-// reached: a forward whose output it has come to.
+// Whether to collect the backward that runs. The first sign of such a backward starts it.
+// reached: a forward whose output it has reached.
 bool Reducer::is_in_own_backward(std::optional<ForwardGraphs::Id> reached) {
   abandon_if_lost_elsewhere();
   if (state_ == BackwardState::collecting) return true;
@@ -114,15 +114,15 @@ bool Reducer::is_in_own_backward(std::optional<ForwardGraphs::Id> reached) {
   return note.has_value();
 }
 
-// In a backward through batches of this rank's own and through one that it repeats, the gradients cannot be told apart
-// behind the outputs: there, those of the repeated one are dropped.
+// In a backward through batches of this rank's own and through one that it repeats, the gradients cannot be separated
+// after the outputs: there, those of the repeated one are dropped.
 bool Reducer::counts(ForwardGraphs::Id forward) const {
   if (!forwards_->is_mixed()) return true;
   const auto found = std::ranges::find(forwards_->found(), forward, &ForwardGraphs::Found::id);
   return found == forwards_->found().end() || !found->joined;
 }
 
-// A program whose first backwards all pass the wrapper by has most likely confused it with its module.
+// A program whose first backwards all bypass the wrapper has most likely confused it with its module.
 void Reducer::count_stray(int backward) {
   stray_backward_ = backward;
   const bool is_confused = strays_before_first_ < kStraysOfConfusion && ++strays_before_first_ == kStraysOfConfusion;
@@ -181,7 +181,7 @@ void Reducer::end_backward() {
   if (dropped) throw *dropped;
 }
 
-// The thread's allocator and the parameters' type are what they were before the backward.
+// Restores the thread's allocator and the parameters' type from before the backward.
 void Reducer::release_backward() {
   arena_scope_.reset();
   forwards_->close_ranges();

@@ -2,12 +2,12 @@
 // hooks -> Reducer -> GradientAverager -> .grad. Belongs to the thread that runs forward and backward; one backward at
 // a time.
 //
-// What it does when is a table: backward_machine.h. A backward is synchronised if it goes through the graph of a
+// Its states and events are a table: backward_machine.h. A backward is synchronised if it goes through the graph of a
 // synchronised forward of the wrapper (forward_graphs.h), whichever thread runs it and however many forwards it joins;
 // gradients that come otherwise, as from the bare module or autograd::grad, are left alone.
 //
-// The gradients of parameters are complete and equal on all ranks when backward() returns; what goes wrong, backward()
-// throws. A backward that throws leaves nothing behind: what it had started is awaited and dropped before the next one.
+// The gradients of parameters are complete and equal on all ranks when backward() returns; backward() throws failures.
+// A backward that throws leaves nothing behind: its reductions are awaited and dropped before the next one.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -46,7 +46,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
 
   // Error{invalid_argument} on all ranks if gradients of a parameter would no longer come here.
   void check_parameters() const;
-  // Before each forward with gradients on. Error{invalid_argument} if the last backward passed the wrapper by.
+  // Before each forward with gradients on. Error{invalid_argument} if the last backward bypassed the wrapper.
   ForwardGraphs::Id begin_forward(const ForwardNote& note);
   // One of the tensors that the loss will be computed from.
   void watch(ForwardGraphs::Id forward, const at::Tensor& output) { forwards_->watch(forward, output); }
@@ -64,7 +64,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
           std::shared_ptr<PrecisionCast> cast, std::shared_ptr<StepTimer> timer, std::uint64_t wrapper);
   void install_hooks();
 
-  // Events, and what they lead to.
+  // Events, and their actions.
   BackwardAction take(BackwardEvent event);
   bool is_in_own_backward(std::optional<ForwardGraphs::Id> reached);
   bool counts(ForwardGraphs::Id forward) const;

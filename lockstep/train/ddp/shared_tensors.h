@@ -13,8 +13,8 @@ namespace lockstep::internal {
 using SharedNames = std::vector<std::pair<std::string, std::string>>;
 SharedNames shared_names(const TensorsByName& tensors);
 
-// Whether one tensor still has its value when the other one, with which it shares memory, has been given its own. Looks
-// at copies, and changes neither.
+// Whether one tensor keeps its value when the other one, with which it shares memory, gets its own. Looks at copies,
+// and changes neither.
 bool can_hold_both(const at::Tensor& one, const at::Tensor& its_value, const at::Tensor& other,
                    const at::Tensor& other_value);
 

@@ -30,7 +30,7 @@ std::string type_and_shape(const at::Tensor& tensor) {
   return fmt::format("{} {}", c10::toString(tensor.scalar_type()), tensor.sizes().vec());
 }
 
-// Where one value would be lost, since two names have one memory. REQUIRES: all names are on both sides.
+// Places where one value would be lost, since two names share memory. REQUIRES: all names are on both sides.
 std::string different_shared_values(const TensorsByName& stored, const TensorsByName& into, const std::string& source) {
   std::string problems;
   for (const auto& [one, other] : internal::shared_names(into)) {

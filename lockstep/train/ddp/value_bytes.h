@@ -15,7 +15,7 @@ class ValueBytes {
   // Finds what the tensors hold now; bytes() views it, or a copy of one whose memory is not its values.
   void read();
   const std::vector<at::Tensor>& bytes() const { return bytes_; }
-  // Brings what was written to copies into the tensors.
+  // Writes the values of the copies back to the tensors.
   void write_back() const;
   // Copies one rank's values into the same tensors of all ranks. One collective, whatever their number; blocks; fails
   // as ProcessGroup::broadcast.

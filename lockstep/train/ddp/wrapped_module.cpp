@@ -41,7 +41,7 @@ std::vector<at::Tensor> sparse_weights(const torch::nn::Module& module) {
   return weights;
 }
 
-// What is averaged or copied needs memory of its own for each element.
+// Averaged or copied tensors need separate memory for each element.
 void check_tensors(const NamedTensors& tensors, const std::string& kind) {
   for (const auto& [name, tensor] : tensors) {
     if (!tensor.defined()) throw options_error("the " + kind + " " + name + " is undefined");

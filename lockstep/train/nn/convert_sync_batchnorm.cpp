@@ -46,7 +46,7 @@ struct Tag final : torch::autograd::FunctionPreHook, SyncBatchNormTag {
 template <class BatchNorm>
 void attach_tag(BatchNorm& module, const ProcessGroup& group) {
   const bool tracks = module.options.track_running_stats();
-  // An untracked module passes these members on, too; its registered buffers stay undefined.
+  // An untracked module passes these members, too; its registered buffers stay undefined.
   if (!tracks) module.running_mean = module.running_var = at::empty({0});
   torch::autograd::impl::materialize_autograd_meta(module.running_mean);
   auto& hooks = torch::autograd::impl::hooks(module.running_mean);
@@ -55,7 +55,7 @@ void attach_tag(BatchNorm& module, const ProcessGroup& group) {
       std::make_unique<Tag>(group, module.weak_from_this(), tracks ? Statistics::tracked : Statistics::untracked));
 }
 
-// Calls `use` with the module as what it is, if it is a batch norm.
+// Calls `use` with the module in its own type, if it is a batch norm.
 template <class Module, class Use>
 void if_batch_norm(Module& module, const Use& use) {
   if (auto* of_1d = module.template as<torch::nn::BatchNorm1d>()) use(*of_1d);
@@ -76,7 +76,7 @@ at::Tensor batch_norm(const at::Tensor& input, const OptionalTensor& weight, con
   const bool tracked = tag->statistics == Statistics::tracked;
   const OptionalTensor mean = tracked ? running_mean : OptionalTensor();
   const OptionalTensor variance = tracked ? running_var : OptionalTensor();
-  // An untracked module asks for the statistics of its batch in evaluation, too.
+  // An untracked module uses the statistics of its batch in evaluation, too.
   const auto module = tag->module.lock();
   const bool is_local = !training || (module != nullptr && !module->is_training());
   if (is_local || (tag->group().size() == 1 && ShardExchange::current() == nullptr)) {

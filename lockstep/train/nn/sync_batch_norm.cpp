@@ -32,10 +32,10 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 constexpr std::string_view kGradients = "SyncBatchNorm gradients";
-// What float16 gradients can still be divided by, and not overflow.
+// The smallest divisor of float16 gradients that does not overflow.
 constexpr double kLeastFactorInHalf = 0x1p-8;
 
-// What backward knows beside tensors.
+// The state of backward besides tensors.
 struct Batch final : torch::CustomClassHolder {
   Batch(ProcessGroup among, const SyncBatchNormTag* of_layer, double values, double epsilon)
       : group(std::move(among)), layer(of_layer), count(values), eps(epsilon) {
@@ -47,11 +47,11 @@ struct Batch final : torch::CustomClassHolder {
   double count;                   // values a channel, of all ranks or shards
   double eps;
   bool has_bias = false;
-  bool joined = false;    // this rank's samples count for nothing: see join_state.h
+  bool joined = false;    // this rank's samples do not count: see join_state.h
   bool of_shard = false;  // the other batches are those of all shards
 };
 
-// The ranks that have a proper batch wait for this one: they get the same text. For shards their exchange sees to it.
+// Other ranks, which wait for this one, get the same text. For shards their exchange does that.
 [[noreturn]] void refuse(const ProcessGroup& group, const std::string& why) {
   const Error error(ErrorKind::invalid_argument, "SyncBatchNorm on rank " + std::to_string(group.rank()) + ": " + why,
                     {.rank = group.rank(), .operation = "SyncBatchNorm"});
@@ -120,7 +120,7 @@ void add_up(const at::Tensor& sums, const Batch& batch, at::ScalarType type) {
     sums.mul_(factor_of_current_backward(batch.place.wrapper));
     const std::string label = label_of(kGradients, batch.place);
     batch.group.all_reduce(sums, ReduceOp::sum, {.name = label, .number = batch.place.wrapper});
-    // The others' losses depend on this rank's inputs, also if its own loss counts for nothing.
+    // The others' losses depend on this rank's inputs, also if its own loss does not count.
     const double divisor = factor_of_current_backward(batch.place.wrapper, /*divides=*/true);
     if (type == at::kHalf && divisor < kLeastFactorInHalf) {
       refuse(batch.group,
@@ -166,13 +166,13 @@ struct SyncBatchNormFunction : torch::autograd::Function<SyncBatchNormFunction> 
     const auto saved = context->get_saved_variables();
     const auto &input = saved[0], &weight = saved[1], &mean = saved[2], &invstd = saved[3];
     const auto batch = c10::static_intrusive_pointer_cast<Batch>(context->saved_data.at("batch").toCapsule());
-    // A loss without weight counts for nothing, also where it is NaN.
+    // A loss without weight does not count, also if it is NaN.
     const bool counts = batch->of_shard || factor_of_current_backward(batch->place.wrapper) != 0;
     const at::Tensor gradient = counts ? gradients[0] : at::zeros_like(gradients[0]);
     at::Tensor of_weight = at::zeros_like(invstd);
     at::Tensor of_bias = at::zeros_like(invstd);
     if (input.numel() != 0) {
-      // Any weight will do where the gradient of the input is not asked for.
+      // Any weight works if the gradient of the input is not requested.
       std::tie(std::ignore, of_weight, of_bias) = at::native_batch_norm_backward(
           gradient, input, /*weight=*/invstd, {}, {}, mean, invstd, /*train=*/true, batch->eps, {false, true, true});
     }
@@ -184,7 +184,7 @@ struct SyncBatchNormFunction : torch::autograd::Function<SyncBatchNormFunction> 
       if (batch->joined) sums.zero_();  // no statistics depend on its inputs
       of_input = input_gradient(gradient, input, weight, mean, invstd, sums, batch->count);
     }
-    // Autograd brings them to the parameters' own type.
+    // Autograd converts them to the parameters' type.
     if (!weight.defined()) of_weight = at::Tensor();
     if (!batch->has_bias) of_bias = at::Tensor();
     return {of_input, of_weight, of_bias, {}, {}, {}, {}};

@@ -60,7 +60,7 @@ void check(double norm_type) {
               fmt::format("clip_grad_norm: norm_type is {}; it must be above 0: use 1, 2 or infinity", norm_type));
 }
 
-// The gradients that make the norm infinite or not a number.
+// The gradients that make the norm infinite or NaN.
 std::string non_finite_norms(const std::vector<at::Tensor>& parameters, double norm_type) {
   std::string non_finite;
   for (std::size_t i = 0; i < parameters.size(); ++i) {

@@ -10,7 +10,7 @@
 namespace lockstep::internal {
 namespace {
 
-// What padding may cost: one byte for so many that are needed, and what takes no longer than a collective by itself.
+// The allowed padding: one byte per this number of bytes, plus as many as take no longer than a collective itself.
 constexpr std::int64_t kBytesForEachPadding = 4;
 constexpr std::int64_t kFreePaddingBytes = 64 * 1024;
 
@@ -22,7 +22,7 @@ void gather_parts(const ProcessGroup& group, const std::vector<ValueBytes>& part
   for (const std::int64_t count : counts) padded += longest - count;
   const auto& of_mine = parts[mine].bytes();
   const auto options = of_mine.empty() ? at::TensorOptions() : of_mine[0].options();
-  // Each rank's padding has a place of its own, since results may not lie over each other.
+  // Each rank's padding has a separate place, since results must not overlap.
   const at::Tensor paddings = at::empty({padded}, options.dtype(at::kByte)).zero_();
   std::int64_t begin = 0;
   std::vector<at::Tensor> inputs, outputs;

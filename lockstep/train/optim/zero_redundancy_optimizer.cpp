@@ -55,7 +55,7 @@ std::string text_of_option(const char*, const std::optional<Option>&) {
   return "";  // of LBFGS alone, which is not elementwise
 }
 
-// What matters of the kinds of optimizers that libtorch has, without the state that some keep among their options.
+// The relevant options of libtorch's optimizers, without the state that some keep among their options.
 std::string text_of(const OptimizerOptions& options) {
   std::string text;
   for_each_kind([&]<class Kind>(Kind) {
@@ -153,7 +153,7 @@ ShardedOptimizer::ParamGroups ShardedOptimizer::part_of_groups(int rank) const {
   return groups;
 }
 
-// Of a rank's parameters, in the order of its local optimizer, where they stand among all.
+// Of a rank's parameters, in the order of its local optimizer, their indices among all.
 std::vector<std::size_t> ShardedOptimizer::numbers_of(int rank) const {
   std::vector<std::size_t> numbers;
   std::size_t first = 0;
@@ -202,7 +202,7 @@ void ShardedOptimizer::exchange_updated() const {
   for (int rank = 0; rank < group_.size(); ++rank) {
     updated.emplace_back();
     for (const std::size_t number : numbers_of(rank)) {
-      // An optimizer looks at gradients alone: what is frozen keeps its own until somebody zeroes it.
+      // An optimizer looks at gradients alone: a frozen parameter keeps its gradient until it is zeroed.
       if (!all[number].requires_grad() && !all[number].grad().defined()) continue;
       updated.back().push_back(all[number]);
       exchanged.push_back(number);
@@ -222,7 +222,7 @@ void ShardedOptimizer::add_param_group(const OptimizerParamGroup& added) {
   parts_ = partition();
   const OptimizerParamGroup mine = part_of_groups(group_.rank()).back();
   local_->add_param_group(mine);
-  // Optimizers that make their state when they are made do not make any for what is added later.
+  // Optimizers that create their state in the constructor create none for parameters that are added later.
   const std::unique_ptr<Optimizer> maker = make_({mine});
   for (auto& [parameter, state] : maker->state()) local_->state()[parameter] = std::move(state);
   copy_options_to(*local_);

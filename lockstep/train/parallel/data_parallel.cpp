@@ -29,8 +29,8 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// What one forward leaves for its backward: for each replica a graph of its own, from its parameters and its part of
-// the input to its part of the output.
+// The state of one forward for its backward: for each replica a separate graph, from its parameters and its part of the
+// input to its part of the output.
 struct Pass final : torch::CustomClassHolder {
   Pass(std::shared_ptr<ReplicaPool> from, std::size_t count, std::int64_t dimension)
       : pool(std::move(from)), replicas(pool->take(count)), inputs(count), outputs(count), dim(dimension) {}
@@ -116,7 +116,7 @@ std::vector<at::Tensor> sum_of_replicas(const std::vector<variable_list>& gradie
       const at::Tensor& term = of_replica[i];
       if (!term.defined()) continue;
       ++terms;
-      // What a backward returns may be used by others; only what was made here is added to in place.
+      // Results of a backward may be used elsewhere; only tensors that were made here are changed in place.
       if (terms == 1) sums[i] = term;
       if (terms == 2) sums[i] = sums[i].add(term);
       if (terms > 2) sums[i].add_(term);

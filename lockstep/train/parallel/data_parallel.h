@@ -49,7 +49,7 @@ template <class Module>
 class DataParallel {
  public:
   // make: builds the same model again, for replicas. Without it the module is cloned, which torch::nn::Cloneable can;
-  // what is neither a parameter nor a buffer is as it was then.
+  // other members have the values of that time.
   explicit DataParallel(Module module, const DataParallelOptions& options = {},
                         std::function<std::type_identity_t<Module>()> make = {})
       : module_(std::move(module)), options_(options) {

@@ -16,8 +16,8 @@
 namespace lockstep::internal {
 namespace {
 
-// clone() initialises what it then overwrites, from torch's generator. The program's own random numbers stay what they
-// would be without it.
+// clone() initialises what it then overwrites, from torch's generator. This keeps the program's own random numbers
+// unchanged.
 class KeepRandomState {
  public:
   KeepRandomState() : generator_(at::detail::getDefaultCPUGenerator()) {

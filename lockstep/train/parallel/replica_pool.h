@@ -25,10 +25,10 @@ class ReplicaPool {
   // make: another module of the same structure. Called when all that were made are in use.
   ReplicaPool(std::shared_ptr<torch::nn::Module> module, std::function<ModuleReplica()> make);
 
-  // `count` replicas in the module's present state. They have parameters of their own, as far as autograd is concerned,
-  // in the module's memory, which forward must not change. The first one's buffers are the module's, too, so that what
-  // forward changes there stays; all others have copies. Error{invalid_argument} if the module lies on several devices
-  // or has synchronised batch norm, or if `make` made something else.
+  // `count` replicas in the module's present state. For autograd they have separate parameters, in the module's memory,
+  // which forward must not change. The first one's buffers are the module's, too, so that changes by forward are kept;
+  // all others have copies. Error{invalid_argument} if the module lies on several devices or has synchronised batch
+  // norm, or if `make` returned another structure.
   std::vector<ModuleReplica> take(std::size_t count);
   void give_back(std::vector<ModuleReplica> replicas);
 

@@ -27,7 +27,7 @@ std::string bucket_call_name(std::size_t index, const std::vector<std::string>& 
       list += ", and " + std::to_string(names.size() - i) + " more";
       break;
     }
-    // The end of a long name tells more than its beginning.
+    // The end of a long name is more specific than its beginning.
     const bool fits = names[i].size() <= room;
     list += (i == 0 ? "" : ", ") + (fits ? names[i] : "..." + names[i].substr(names[i].size() - room));
   }

@@ -10,8 +10,8 @@
 namespace lockstep::internal {
 
 // Makes the columns of each matrix of a batch [n, rows, columns] orthonormal, in place; columns <= rows. Each column is
-// divided by its length plus epsilon. A column of zeros stays one, except where there are over two columns of 32 or 64
-// bits, for which this is a QR factorisation without an epsilon.
+// divided by its length plus epsilon. A column of zeros remains zero, except where there are over two columns of 32 or
+// 64 bits, for which this is a QR factorisation without an epsilon.
 void orthogonalize(const at::Tensor& matrices, double epsilon);
 
 class LowRank {

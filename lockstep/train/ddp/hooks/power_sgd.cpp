@@ -42,7 +42,7 @@ void check(const PowerSgdOptions& options) {
   }
 }
 
-// What is remembered under one name: elements of a job's gradients.
+// The tensor remembered under one name: elements of a job's gradients.
 struct Part {
   std::string name;
   std::int64_t first, count;
@@ -61,7 +61,7 @@ struct Job {
   std::string name_p;  // of its calls
   std::string name_q;
   std::int64_t gradient_elements;
-  at::Tensor gradients;      // with what was lost before; what arrives overwrites it
+  at::Tensor gradients;      // plus the earlier errors; overwritten by the result
   at::Tensor intended = {};  // a copy of the former, with error feedback
   std::vector<Part> parts = {};
   std::vector<SameShape> same_shape = {};            // parts of gradients, 2-d, which are compressed
@@ -72,7 +72,7 @@ struct Job {
   Work work = {};
 };
 
-// Nothing is remembered of such a bucket, but that its random numbers have been drawn.
+// Of such a bucket, only the drawn random numbers are remembered.
 std::string name_without_matrices(const Job& job) { return "bucket " + std::to_string(job.bucket); }
 
 at::Tensor as_matrix(const at::Tensor& gradient) {
@@ -107,10 +107,10 @@ class PowerSgd::Compressor : public std::enable_shared_from_this<Compressor> {
   void remember(const Job& job);
   void report(const Job& job, const ProcessGroup& group);
 
-  // What a step will have been remembered by, once all of its buckets have come and are finite. A step that a
-  // backward's failure cuts short, or that is dropped for its values, leaves the memory as it was.
+  // The memory of a step, once all of its buckets have arrived and are finite. A step that a failed backward
+  // interrupts, or that is dropped for its values, leaves the memory unchanged.
   struct Step {
-    std::optional<std::size_t> bucket;  // that was begun last
+    std::optional<std::size_t> bucket;  // the last one begun
     PowerSgdState::Memory errors, qs;
     bool is_finite = true;
   };
@@ -118,7 +118,7 @@ class PowerSgd::Compressor : public std::enable_shared_from_this<Compressor> {
   PowerSgdOptions options_;
   PowerSgdState state_;
   Step step_;
-  std::uint64_t wrapper_ = 0;  // that it serves; 0: none yet
+  std::uint64_t wrapper_ = 0;  // the one it serves; 0: none yet
 };
 
 void PowerSgd::Compressor::require_one_model(const GradBucket& bucket) {
@@ -192,7 +192,7 @@ Job PowerSgd::Compressor::new_job(const GradBucket& bucket, const at::Tensor& gr
   return job;
 }
 
-// Matrices of one shape come together, in the order in which shapes first occur: that is the order of random numbers.
+// Matrices of one shape are grouped, in the order in which shapes first occur: that is the order of random numbers.
 void PowerSgd::Compressor::sort(Job& job, const std::vector<at::Tensor>& gradients) {
   for (std::size_t i = 0; i < gradients.size(); ++i) {
     const at::Tensor& gradient = gradients[i];
@@ -240,7 +240,7 @@ BucketResult PowerSgd::Compressor::begin(Job job, const ProcessGroup& group) {
 
 void PowerSgd::Compressor::prepare_q(const Job& job) {
   const LowRank& low_rank = *job.low_rank;
-  // A column that a gradient of zeros has left is zero, and would stay so.
+  // A column from a gradient of zeros is zero, and would remain so.
   const auto knows = [&](const std::string& name) {
     const auto q = state_.qs.find(name);
     return q != state_.qs.end() && (q->second.dim() != 2 || q->second.any(0).all().item<bool>());
@@ -281,7 +281,7 @@ at::Tensor PowerSgd::Compressor::finish(const Job& job, const ProcessGroup& grou
   return job.gradients.narrow(0, 0, job.gradient_elements);
 }
 
-// What has arrived is the same on all ranks, so all of them remember, or none.
+// The result is the same on all ranks, so all of them remember it, or none.
 void PowerSgd::Compressor::remember(const Job& job) {
   step_.is_finite = step_.is_finite && all_finite(job.gradients);
   if (options_.use_error_feedback) {

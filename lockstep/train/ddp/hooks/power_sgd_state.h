@@ -1,5 +1,5 @@
-// What PowerSGD remembers from one iteration to the next, and its way to and from a checkpoint. Belongs to the thread
-// that runs backward.
+// The state of PowerSGD between iterations, and its conversion to and from a checkpoint. Belongs to the thread that
+// runs backward.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -27,19 +27,19 @@ class PowerSgdState {
   // The seed of the next random Q.
   std::uint64_t next_seed();
 
-  // An iteration begins. The ranks' errors cancel each other in part, and only together are they what the gradients
-  // lack: unless each rank has loaded its own, all begin anew. Collective after load().
+  // An iteration begins. The ranks' errors cancel each other in part, and only their sum is missing from the gradients:
+  // unless each rank has loaded its own, all begin again. Collective after load().
   void note_ranks(const ProcessGroup& group, bool uses_errors);
 
   // See PowerSgd::state() and load_state().
   std::map<std::string, at::Tensor> tensors(const std::string& prefix) const;
   void load(const std::map<std::string, at::Tensor>& tensors, const std::string& prefix);
 
-  // What is known by that name, on the device of `like`. Error{invalid_argument} if it is no such tensor. what: "Q".
+  // The tensor of that name, on the device of `like`. Error{invalid_argument} if it does not match `like`. what: "Q".
   static at::Tensor remembered(const Memory& memory, const std::string& name, const at::Tensor& like, const char* what);
 
   Counters counters;
-  Memory errors;           // that this rank's gradients still lack
+  Memory errors;           // still missing from this rank's gradients
   Memory qs;               // with warm start
   bool is_loaded = false;  // since the last iteration
 

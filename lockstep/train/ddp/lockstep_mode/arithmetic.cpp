@@ -62,7 +62,7 @@ void add_environment(Facts& facts, const char* name) {
   facts.emplace_back(name, one_line(EnvironmentReader().text(name).value_or("not set")));
 }
 
-// Whether the calling thread takes numbers below the normal ones for zero.
+// Whether the calling thread flushes denormal numbers to zero.
 bool flushes_denormals() {
   volatile float tiny = 1e-39F;
   tiny = tiny * 1.0F;

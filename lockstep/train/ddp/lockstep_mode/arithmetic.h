@@ -1,6 +1,6 @@
-// What the bits of a computation depend on besides program, data and number of threads: versions, vector instructions,
-// torch's settings, the environment that chooses kernels, and what a few kernels make of fixed numbers.
-// this process -> Arithmetic -> compared among ranks, and with a checkpoint. A value; any thread.
+// All that the bits of a computation depend on besides program, data and number of threads: versions, vector
+// instructions, torch's settings, the environment that chooses kernels, and the results of a few kernels for fixed
+// numbers. this process -> Arithmetic -> compared among ranks, and with a checkpoint. A value; any thread.
 #pragma once
 
 #include <string>
@@ -14,8 +14,8 @@ struct Arithmetic {
   std::vector<std::pair<std::string, std::string>> facts;  // name and value, in a fixed order
 };
 
-// As it is now, in the calling thread. threads: of a computation; with several, also what limits their number. Takes a
-// few milliseconds.
+// As it is now, in the calling thread. threads: of a computation; with several, also the limits of their number. Takes
+// a few milliseconds.
 Arithmetic arithmetic_here(int threads);
 
 // One fact a line, "name: value". parse_arithmetic() ignores lines of another form.

@@ -24,7 +24,7 @@ struct Shard {
   std::uint64_t step = 0;
 };
 
-// Belongs into checkpoints, beside model and optimizer.
+// Belongs in checkpoints, beside model and optimizer.
 struct LockstepState {
   std::uint64_t step = 0;  // of the next for_each_shard()
   int shards = 0;

@@ -86,7 +86,7 @@ void ShardBuffers::restore_changed() {
     if (!buffer.is_changed) continue;
     if (buffer.tensor.sizes() == buffer.before.sizes()) {
       buffer.tensor.copy_(buffer.before);
-    } else {  // what made it grow or shrink has failed
+    } else {  // the step that made it grow or shrink has failed
       buffer.tensor.set_data(buffer.before.clone());
     }
   }

@@ -1,5 +1,5 @@
-// The buffers of a model in lockstep mode. Every shard begins a step with what they were before it. Of what shards make
-// of them, those of floating point are averaged; all others must be equal. Belongs to the thread of ShardedStep.
+// The buffers of a model in lockstep mode. Every shard begins a step with their values before it. Of the shards'
+// results, floating-point ones are averaged; all others must be equal. Belongs to the thread of ShardedStep.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -19,11 +19,11 @@ class ShardBuffers {
   // Leaves out those that cannot be written to.
   explicit ShardBuffers(const NamedTensors& buffers);
 
-  // Keeps what they are now, before a step.
+  // Keeps their values before a step.
   void begin_step();
-  // A shard has ended: adds what it has changed, averaged ones to result.tensors, hashes of others to result.hashes.
+  // A shard has ended: adds its changes, averaged ones to result.tensors, hashes of others to result.hashes.
   void collect(ShardResult& result);
-  // Those that the last collect() found changed become what they were before the step.
+  // Restores the values before the step of those that the last collect() found changed.
   void restore_changed();
   void restore_all();
   // The step is over. means: of the averaged ones; undefined for one that no shard has changed.
@@ -35,7 +35,7 @@ class ShardBuffers {
   void save(std::vector<at::Tensor>& values) const;
 
   std::size_t averaged() const { return averaged_; }
-  // What a shard that has not changed an averaged one contributes to its mean.
+  // The contribution to the mean of an averaged one by a shard that has not changed it.
   at::Tensor neutral_element(std::size_t averaged) const { return buffers_[averaged].before.clone(); }
   // Shards have left different values in a buffer that cannot be averaged. hash: its place in ShardResult::hashes.
   Error conflict_error(std::size_t hash) const;

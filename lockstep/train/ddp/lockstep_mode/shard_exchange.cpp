@@ -132,7 +132,7 @@ void ShardExchange::gather_from_ranks(int shard) {
   communication_seconds_ += seconds(steady_clock().now() - start);
 }
 
-// To the next shard that is not over, which may be the same one.
+// To the next shard that has not ended, which may be the same one.
 void ShardExchange::pass_token(int shard) {
   for (int step = 1; step <= own_; ++step) {
     const auto next = static_cast<std::size_t>((shard + step) % own_);

@@ -1,10 +1,10 @@
 // The shards of one rank's step, all under way at once, for models with layers that need numbers of all shards in the
 // middle of forward and backward. ShardedStep -> ShardExchange -> a thread a shard -> layer -> gather().
 //
-// One thread runs at a time, in the order of shards: the one that holds the token. It passes the token on when it comes
-// to such a layer, or to its end. When the rank's last shard has come to a layer, one collective brings the numbers of
-// all shards of all ranks, and the first shard gets the token again. So whatever the number of ranks, a layer gets the
-// same rows. Waiting for the token needs no deadline: what blocks while another shard holds it has its own.
+// One thread runs at a time, in the order of shards: the one that holds the token. It passes the token on when it
+// reaches such a layer, or its end. When the rank's last shard has reached a layer, one collective brings the numbers
+// of all shards of all ranks, and the first shard gets the token again. So whatever the number of ranks, a layer gets
+// the same rows. Waiting for the token needs no deadline: operations that block its holder have their own.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -44,9 +44,9 @@ class ShardExchange {
   ShardExchange(ProcessGroup group, int first, int own);
 
   // Calls `body` for each shard of this rank, in a thread with the caller's torch settings and number of threads, and
-  // returns when all have ended. resume, suspend: called when the shard gets the token and before it passes it on. What
-  // one of them throws ends all shards: on this rank it is thrown here, in gather(), and by run() at last; the group is
-  // aborted with its text, unless this rank is alone. Error{desync} if shards do not all come to the same layers in the
+  // returns when all have ended. resume, suspend: called when the shard gets the token and before it passes it on. An
+  // exception of one ends all shards: on this rank it is thrown here, in gather(), and finally by run(); the group is
+  // aborted with its text, unless this rank is alone. Error{desync} if shards do not all reach the same layers in the
   // same order. Once.
   void run(const OfShard& body, OfShard resume, OfShard suspend);
 
@@ -57,7 +57,7 @@ class ShardExchange {
   static ShardExchange* current();
 
   // row: one number or more, the same count and type in all shards. Returns those of all shards, a row each, in their
-  // order; not to be written to. layer: that asks; null if it has no name. what: "SyncBatchNorm statistics". Blocks
+  // order; not to be written to. layer: the caller; null if it has no name. what: "SyncBatchNorm statistics". Blocks
   // until all shards of all ranks are there; fails as ProcessGroup::all_gather_into, or with another shard's failure.
   // REQUIRES: this is current().
   at::Tensor gather(const at::Tensor& row, const SyncBatchNormTag* layer, std::string_view what);

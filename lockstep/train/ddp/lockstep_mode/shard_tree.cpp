@@ -91,7 +91,7 @@ double mean_of_tree(std::vector<double> values) {
   return values.front();
 }
 
-// What a rank tells: these three, the hashes, and for each tensor whether it has one.
+// The message of a rank: these three, the hashes, and for each tensor whether it has one.
 constexpr std::size_t kStep = 0, kLoss = 1, kConflict = 2, kHashes = 3;
 
 std::vector<std::int64_t> row_of(const ShardResult& mine, std::uint64_t step) {

@@ -1,4 +1,4 @@
-// What shards leave behind, and its mean in one fixed binary tree over shards: the arithmetic of lockstep mode.
+// The results of shards, and their mean in one fixed binary tree over shards: the arithmetic of lockstep mode.
 // shards -> ShardTree (within a rank) -> agree(), average_over_ranks() -> ShardedStep.
 // Every node of the tree is (left + right) / 2 in the tensor's own type, wherever it is computed; so the root has the
 // same bits for any number of ranks. Thread rule: as ShardedStep, whose parts these are.
@@ -22,12 +22,12 @@ struct ShardResult {
   // Dense, each with memory of its own, which the tree writes to; at the same position with the same strides in every
   // result; undefined where a shard has none.
   std::vector<at::Tensor> tensors = {};
-  // Hashes of what must be the same after every shard.
+  // Hashes of values that must be equal after every shard.
   std::vector<std::uint64_t> hashes = {};
   int conflict = -1;  // the first hash that was not
 };
 
-// What a result's tensor counts as that is undefined where another result has one. tensor: its index.
+// The value of a tensor that is undefined in this result, but not in another one. tensor: its index.
 using NeutralElement = std::function<at::Tensor(std::size_t tensor)>;
 
 // Takes the results of consecutive shards one by one. Keeps at most one result of each height of the tree.
@@ -44,10 +44,10 @@ class ShardTree {
   std::vector<std::optional<ShardResult>> heights_;
 };
 
-// At the end of a step ranks tell each other what their shards have left, so that all do the same with it. Afterwards
-// mine.loss is the mean over all ranks, and tensors that some rank has are defined on all of them. Returns the first
-// hash, by its place, that was not the same after all shards. Error{desync} if ranks are at different steps, or make
-// one of different wrappers. Collective; blocks.
+// At the end of a step ranks compare the results of their shards, so that all handle them equally. Afterwards mine.loss
+// is the mean over all ranks, and tensors that some rank has are defined on all of them. Returns the first hash, by its
+// place, that was not the same after all shards. Error{desync} if ranks are at different steps, or make one of
+// different wrappers. Collective; blocks.
 std::optional<std::size_t> agree(ShardResult& mine, std::uint64_t step, const NeutralElement& neutral_element,
                                  const ProcessGroup& group, std::uint64_t wrapper);
 

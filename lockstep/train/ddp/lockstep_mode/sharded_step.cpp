@@ -43,12 +43,12 @@ bool check_sync_batch_norms(const torch::nn::Module& module, const ProcessGroup&
   return has_some;
 }
 
-// Whether what is written to the gradient cannot be seen elsewhere: see sole_owner.h.
+// Whether writes to the gradient cannot be seen elsewhere: see sole_owner.h.
 bool is_owned(const at::Tensor& gradient) {
   return gradient.use_count() == 1 && owns_its_memory(gradient) && !gradient.requires_grad();
 }
 
-// Sets a flag while it lives.
+// Sets a flag while it exists.
 class Raised {
  public:
   explicit Raised(bool& flag) : flag_(flag) { flag_ = true; }
@@ -174,7 +174,7 @@ void ShardedStep::compute_one_by_one(const std::function<double(Shard)>& body, S
   }
 }
 
-// What belongs to a shard while another one of its rank computes.
+// The state of a shard while another one of its rank computes.
 struct ShardedStep::ShardContext {
   ShardContext(std::uint64_t seed, const Shard& of) : shard(of), randomness(seed, of) {}
   const Shard shard;

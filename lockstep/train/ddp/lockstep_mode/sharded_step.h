@@ -16,13 +16,13 @@
 //   });
 //   optimizer.step();
 //
-// A shard computes with LockstepMode::threads threads; what the bits depend on besides (arithmetic.h) ranks compare.
-// What the program owes: a callback whose outcome depends on the shard (its index, its step, its data) and on the
+// A shard computes with LockstepMode::threads threads; ranks compare all else that the bits depend on (arithmetic.h).
+// The program must provide: a callback whose outcome depends on the shard (its index, its step, its data) and on the
 // model; between the steps only what has the same bits with any number of threads, as elementwise optimizers and
-// clip_grad_norm() have; and the same kind of machine. With synchronised batch norms also: data taken before the first
-// forward, where others go on; the same layers in the same order in every shard, forwards and backwards in the
-// callback's own thread, and no lock held over them. Thread rule: as DdpBase. Ranks that are threads of one process
-// alternate, shard by shard; a callback must then not wait for others, except in a synchronised batch norm.
+// clip_grad_norm() have; and the same kind of machine. With synchronised batch norms also: data fetched before the
+// first forward, where other shards continue; the same layers in the same order in every shard, forwards and backwards
+// in the callback's own thread, and no lock held over them. Thread rule: as DdpBase. Ranks that are threads of one
+// process alternate, shard by shard; a callback must then not wait for others, except in a synchronised batch norm.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -52,21 +52,21 @@ class ShardedStep {
  public:
   // parameters: those that are trained. Collective. Error{invalid_argument} on all ranks if the mode cannot work: with
   // this number of shards or ranks, with modules that are synchronised over a part of the ranks, with ranks that differ
-  // in the mode's options or in their arithmetic. wrapper: see GradBucket.
+  // in the mode's options or arithmetic. wrapper: see GradBucket.
   ShardedStep(const torch::nn::Module& module, const NamedTensors& parameters, const NamedTensors& buffers,
               ProcessGroup group, const LockstepMode& mode, std::uint64_t wrapper);
 
-  // Calls `body` for each of this rank's shards, in order of their indices, and returns the mean of what it returns
-  // over all shards. Before each call torch's default CPU generator is seeded from seed, step and shard, and buffers
-  // are what they were before the step. Each call leaves the shard's gradient in .grad, by any number of backwards
-  // (microbatches: their gradients add up), or none. If one of them throws and the callback goes on, what it has left
-  // is dropped; Error{invalid_argument} if it has been added to what others left and zero_grad() has not been called.
-  // Afterwards, on all ranks, .grad is the mean over all shards (nothing is left of what was there before; a parameter
-  // that only some shards used has zero from the others, one that no shard used has none), buffers that any shard
-  // changed are the mean of what each made of them (integer ones must be equal), and the generator is what it was.
-  // Collective; fails as collectives do, and with what `body` throws; then there are no gradients, buffers are as
-  // before, and the step does not count. With synchronised batch norms what `body` throws aborts the group, unless this
-  // rank is alone, and shards that come to different layers are an Error{desync} that names both.
+  // Calls `body` for each of this rank's shards, in order of their indices, and returns the mean of its results over
+  // all shards. Before each call torch's default CPU generator is seeded from seed, step and shard, and buffers have
+  // their values before the step. Each call leaves the shard's gradient in .grad, by any number of backwards
+  // (microbatches: their gradients add up), or none. If one of them throws and the callback goes on, its gradients are
+  // dropped; Error{invalid_argument} if they were added to others without a zero_grad(). Afterwards, on all ranks,
+  // .grad is the mean over all shards (nothing is left of what was there before; a parameter that only some shards used
+  // has zero from the others, one that no shard used has none), buffers that any shard changed are the mean of the
+  // shards' values (integer ones must be equal), and the generator is restored. Collective; fails as collectives do,
+  // and with exceptions of `body`; then there are no gradients, buffers are as before, and the step does not count.
+  // With synchronised batch norms an exception of `body` aborts the group, unless this rank is alone, and shards that
+  // reach different layers are an Error{desync} that names both.
   double run(const std::function<double(Shard)>& body);
 
   // Error{invalid_argument} if nothing would synchronise a forward now: in training, outside of run().

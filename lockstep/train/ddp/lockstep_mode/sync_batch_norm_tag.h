@@ -24,7 +24,7 @@ class SyncBatchNormTag {
   virtual ~SyncBatchNormTag() = default;
   virtual const ProcessGroup& group() const = 0;  // whose ranks wait
 
-  // Where it stands in a wrapped model: the wrapper says it to all of its layers when it is made.
+  // Its place in a wrapped model: the wrapper sets it in all of its layers when it is created.
   struct Place {
     std::string name;  // of the module, in quotes; empty: it is not in a wrapper
     std::uint64_t wrapper = 0;
@@ -40,13 +40,13 @@ namespace internal {
 
 // Null if the tensor has no tag.
 const SyncBatchNormTag* tag_among_hooks(const at::Tensor& running_mean);
-// Tells the model's layers their places.
+// Sets the places of the model's layers.
 void place_sync_batch_norms(const torch::nn::Module& model, std::uint64_t wrapper);
-// Of this very module, not of one below it. Null if it has no tag.
+// Of this module itself, not of a submodule. Null if it has no tag.
 const SyncBatchNormTag* sync_batch_norm_tag_of(const torch::nn::Module& module);
 
-// What ranks compare, so that different layers never meet: "SyncBatchNorm statistics of 'norm1' in wrapper", with the
-// wrapper's number beside it.
+// The name that ranks compare, so that different layers never match: "SyncBatchNorm statistics of 'norm1' in wrapper",
+// with the wrapper's number beside it.
 std::string label_of(std::string_view what, const SyncBatchNormTag::Place& place);
 
 }  // namespace internal

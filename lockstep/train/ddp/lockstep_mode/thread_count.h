@@ -6,7 +6,7 @@
 
 namespace lockstep::internal {
 
-// Belongs to the thread that makes it; its destructor restores what was.
+// Belongs to the thread that makes it; its destructor restores the earlier number.
 class ThreadCount {
  public:
   // REQUIRES: threads > 0.

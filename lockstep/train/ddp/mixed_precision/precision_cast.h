@@ -1,6 +1,6 @@
 // Lets a model compute in another type than its parameters have: during a forward, and during a backward through it,
 // each parameter holds a copy of its values in the compute type. At all other times it holds its master weights, so
-// whatever reads or changes parameters between forward and backward meets those.
+// code that reads or changes parameters between forward and backward sees those.
 // DdpBase, reducer -> PrecisionCast -> parameters. Belongs to one thread.
 #pragma once
 
@@ -21,7 +21,7 @@ class PrecisionCast {
   PrecisionCast(const PrecisionCast&) = delete;
   PrecisionCast& operator=(const PrecisionCast&) = delete;
 
-  // Called whenever what parameters hold has changed: torch forgets then where their gradients are accumulated.
+  // Called when the values that parameters hold have changed: torch then forgets where to accumulate their gradients.
   void on_change(std::function<void(Holds now)> call) { on_change_ = std::move(call); }
 
   // Gives every parameter a fresh copy of its values, for a forward. Nothing happens if they hold one.
@@ -30,7 +30,7 @@ class PrecisionCast {
   void cast_for_evaluation();
   // Gives them the copies of the last forward again, for its backward.
   void cast_for_backward();
-  // Nothing happens if they hold their master weights.
+  // Does nothing if they hold their master weights.
   void restore_master_weights() noexcept;
   // Gives gradients the type of the master weights.
   void restore_gradient_dtype();

@@ -11,9 +11,9 @@
 namespace lockstep::internal {
 namespace {
 
-// From which on a rank is a straggler: of a step, and of the steps in which it is the last.
+// Thresholds of a straggler: the part of a step, and the share of the steps in which it is the last.
 constexpr double kLateShare = 0.1, kLastShare = 0.6;
-// However short the steps are, less is noise.
+// Shorter delays are noise, however short the steps.
 constexpr double kLeastLateSeconds = 5e-3;
 constexpr double kSecondsUntilNext = 5;
 constexpr std::int64_t kMostSteps = 1 << 14;
@@ -21,7 +21,7 @@ constexpr std::int64_t kMostSteps = 1 << 14;
 constexpr std::array kPhases = {StepPhase::data, StepPhase::forward, StepPhase::backward, StepPhase::optimizer,
                                 StepPhase::compute};
 
-// As it travels; behind it the waits.
+// The transmitted form, followed by the waits.
 struct WindowHead {
   std::int64_t steps;
   double computing[kStepPhases];
@@ -78,7 +78,7 @@ std::vector<Lateness> lateness_of(const std::vector<StepWindow>& windows) {
     }
     const double own = wait_of(last);
     const double late = (sum - own) / static_cast<double>(ranks - 1) - own;
-    if (late <= 0) continue;  // all waited alike
+    if (late <= 0) continue;  // all waited equally long
     charged[last][step] = late;
     all[last].mean += late / static_cast<double>(steps);
     all[last].share += 1 / static_cast<double>(steps);
@@ -103,7 +103,7 @@ Straggler straggler_at(std::size_t rank, const std::vector<RankSteps>& ranks) {
   return found;
 }
 
-// By how much longer a rank computes in a step than the others do, on average.
+// How much longer a rank computes in a step than the others, on average.
 double excess_of(std::size_t rank, const std::vector<RankSteps>& ranks) {
   double others = 0, own = 0;
   for (std::size_t each = 0; each < ranks.size(); ++each) {
@@ -162,7 +162,7 @@ StepReport report_on(const std::vector<StepWindow>& windows, std::optional<int> 
   const Lateness& late = lateness[latest];
   const double limit = std::max(longest_step(report) * kLateShare, kLeastLateSeconds) / (is_still_late ? 2 : 1);
   const bool is_late = late.typical >= limit && (is_still_late || late.share >= kLastShare);
-  // Where its own work does not explain it, the machine has delayed now this rank and now that one.
+  // If its own work does not explain it, the machine has delayed different ranks at different times.
   if (is_late && excess_of(latest, report.ranks) >= late.typical / 2) {
     report.straggler = straggler_at(latest, report.ranks);
   }

@@ -1,4 +1,4 @@
-// StepReports gathers what the ranks have spent their steps on, now and then. timers of all ranks -> one collective ->
+// StepReports gathers from time to time how the ranks spent their steps. timers of all ranks -> one collective ->
 // report. All ranks call the same functions after the same steps; all get the same reports. Belongs to one thread.
 #pragma once
 
@@ -13,12 +13,12 @@ namespace lockstep::internal {
 
 class StepReports {
  public:
-  // A step is over, which ends for the timer too. Nothing until a report is due: after 20 steps, and from then on after
-  // as many as make 5 s, which all ranks know from the report before. Then a collective.
+  // A step is over, also for the timer. Nothing until a report is due: after 20 steps, and then after as many as take 5
+  // s, which all ranks know from the previous report. Then a collective.
   std::optional<StepReport> after_step(StepTimer& timer, const ProcessGroup& group);
-  // A report on the steps since the last one; nothing if they are too few to tell anything. Else a collective.
+  // A report on the steps since the last one; nothing if they are too few. Else a collective.
   std::optional<StepReport> flush(StepTimer& timer, const ProcessGroup& group);
-  // Who was the straggler of the report before the last one.
+  // The straggler of the report before the last one.
   std::optional<int> straggler_before() const { return before_; }
 
  private:

@@ -28,7 +28,7 @@ void StepTimer::forward_begins() {
 
 void StepTimer::backward_begins() {
   if (state_ == State::forward) return change(State::backward, StepPhase::forward);
-  // Of a forward that had its backward already, or that nothing is known of.
+  // Of a forward that had its backward already, or that is unknown.
   if (state_ == State::partial || state_ == State::averaged) return change(State::backward, StepPhase::backward);
   restart(State::backward);
 }

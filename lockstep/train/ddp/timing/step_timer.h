@@ -1,4 +1,4 @@
-// A StepTimer divides the time of one rank's training steps into phases, and what it waited and communicated in each.
+// A StepTimer divides the time of one rank's training steps into phases, and its waiting and communication in each.
 // wrapper, reducer -> StepTimer -> flight recorder, step reports. Belongs to the thread that runs forward and backward.
 // Nothing blocks or takes memory; an event costs some tens of nanoseconds.
 //
@@ -23,7 +23,7 @@
 
 namespace lockstep::internal {
 
-// What a rank has measured since it last told others.
+// The measurements of a rank since its last report.
 struct StepWindow {
   StepTimes times;
   std::vector<float> waits;  // seconds of waiting by step, of the last kMostWaits steps, the oldest first
@@ -32,12 +32,12 @@ struct StepWindow {
 
 class StepTimer {
  public:
-  // What it sees. Sources must outlive it.
+  // Its sources, which must outlive it.
   struct Sources {
     const Clock& clock;
     std::function<CallTimes(TimePoint)> calls;  // of the group's collectives so far
-    std::function<void(FlightPhase&)> record;   // takes each phase that is over; empty: nobody does
-    std::function<void()> count_step = {};      // a step is over; empty: nobody counts
+    std::function<void(FlightPhase&)> record;   // gets each completed phase; may be empty
+    std::function<void()> count_step = {};      // a step is over; may be empty
     std::uint32_t model = 1;                    // see FlightPhase
   };
   explicit StepTimer(Sources sources) : sources_(std::move(sources)) {}
@@ -51,7 +51,7 @@ class StepTimer {
   // Instead of forward and backward, where they are not seen: until compute_ends(), or step_ends() if there is none.
   void compute_begins();
   void compute_ends();
-  // What the rank has done since a step, and does until the next event, belongs to none.
+  // The work since a step and until the next event belongs to no step.
   void leave_out();
 
   // Within a backward: this rank communicates, instead of computing, while this lives. They do not nest.
@@ -86,9 +86,9 @@ class StepTimer {
     Duration waiting{}, communicating{}, hidden{};
   };
 
-  // Ends what lasted since the last change, as this phase of the step, and begins something else.
+  // Ends the interval since the last change, as this phase of the step, and begins another state.
   void change(State next, StepPhase ended);
-  // The same, and what lasted is dropped.
+  // The same, and drops the interval.
   void restart(State next);
   Span span_until(TimePoint now, const CallTimes& calls, bool is_backward) const;
   void add(StepPhase phase, const Span& span);

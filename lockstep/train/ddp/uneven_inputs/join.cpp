@@ -23,16 +23,16 @@ namespace {
 
 thread_local JoinState current;
 
-// The nodes that this thread has made in steps of ended joins, for which it had no batches any more.
+// The nodes that this thread has made in steps of ended joins for which it had no more batches.
 struct JoinedNodes {
-  std::uint64_t first, last;  // last: behind them
+  std::uint64_t first, last;  // last: one after them
 };
 constexpr std::size_t kMostJoins = 16;
 thread_local std::deque<JoinedNodes> joined_before;
 
 }  // namespace
 
-// Backward may compute again what was made in another step.
+// Backward may recompute nodes of another step.
 JoinState internal::join_state() {
   JoinState state = current;
   const auto node = torch::autograd::get_current_node();
@@ -50,9 +50,9 @@ namespace join_detail {
 
 namespace {
 
-constexpr int kGoesOn = 1, kIsTold = 2, kIsActive = 4;  // bits of what each rank says
+constexpr int kGoesOn = 1, kIsTold = 2, kIsActive = 4;  // bits of each rank's message
 
-// 0: it stops with nobody.
+// 0: without stop_with.
 int told_bit(const ProcessGroup& group, const World* world) {
   if (world == nullptr) return 0;
   if (world->size() == group.size()) return world->stop_agreement().is_told() ? kIsTold : 0;

@@ -1,7 +1,7 @@
-// The random numbers of a batch. (seed, epoch, pass, indices) -> what get_batch() draws, whichever thread calls it.
-// While a loader assembles a batch, torch's random operators in that thread draw from the batch's generator:
-// torch::rand, randint, dropout, bernoulli_ and all others. torch's default generator is neither read nor changed.
-// Thread-safe; does not block.
+// The random numbers of a batch. (seed, epoch, pass, indices) -> the draws of get_batch(), in any thread. While a
+// loader assembles a batch, torch's random operators in that thread draw from the batch's generator: torch::rand,
+// randint, dropout, bernoulli_ and all others. torch's default generator is neither read nor changed. Thread-safe; does
+// not block.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct PassNumbers {
   std::uint64_t pass = 0;  // of that epoch
 };
 
-// Zeros for what a sampler does not have, such as a std::vector.
+// Zeros for numbers that a sampler, such as a std::vector, does not have.
 template <class Sampler>
 PassNumbers pass_numbers(const Sampler& sampler, std::uint64_t pass) {
   PassNumbers numbers{.pass = pass};

@@ -1,5 +1,5 @@
 // DistributedSampler gives every rank its part of a data set, shuffled anew each epoch. (size, rank, epoch) -> indices
-// -> loader. Index by index what PyTorch's DistributedSampler yields, for the same seed and epoch.
+// -> loader. The same indices as PyTorch's DistributedSampler yields for the same seed and epoch.
 // Every rank computes the same permutation from seed + epoch: nothing is communicated. Host memory only. It fits
 // lockstep::loader() and torch::data::make_data_loader() (see torch_sampler.h). Copies share epoch and position.
 // Not thread-safe; does not block. Error{invalid_argument}: a rank outside [0, replicas - 1], contradictory options.

@@ -1,7 +1,7 @@
 // Bytes that may be compressed with gzip, or plain. bytes -> GzipStream -> bytes. Memory is a fixed buffer, independent
 // of the data. Blocks as its source does. Not thread-safe.
-// Error{corrupt_data} names the source and the offset in what comes out: compressed data that are damaged, end too
-// early, or have other bytes after them.
+// Error{corrupt_data} names the source and the offset in the decompressed data: compressed data that are damaged, end
+// too early, or have other bytes after them.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ class GzipStream {
 
   const std::string& name() const { return name_; }
   bool is_compressed() const { return inflate_ != nullptr; }
-  std::uint64_t offset() const { return offset_; }  // of what is read next
+  std::uint64_t offset() const { return offset_; }  // of the next byte to read
 
   // Fewer bytes only at the end, when checksums have been compared.
   std::size_t read(MutableByteSpan out);
@@ -42,7 +42,7 @@ class GzipStream {
   const std::string name_;
   const ReadBytes source_;
   Bytes buffer_;
-  std::size_t begin_ = 0, end_ = 0;  // of what was read and not yet used
+  std::size_t begin_ = 0, end_ = 0;  // of bytes read and not yet used
   std::uint64_t offset_ = 0;
   std::unique_ptr<Inflate> inflate_;  // null: the bytes are not compressed
 };

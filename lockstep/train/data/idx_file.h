@@ -1,7 +1,7 @@
 // IdxFile reads the array files of MNIST and Fashion-MNIST, plain or gzip-compressed. path -> dimensions -> bytes.
 // Blocks for disk reads. Not thread-safe. Nothing is allocated for a size that the file cannot hold, nor for more than
-// 1 GiB. Error{invalid_argument}: the file is not there. Error{corrupt_data}: it is truncated, too long, or not what
-// was expected; the text names the file and the offset in the (decompressed) data.
+// 1 GiB. Error{invalid_argument}: the file is not there. Error{corrupt_data}: it is truncated, too long, or of another
+// kind; the text names the file and the offset in the (decompressed) data.
 #pragma once
 
 #include <cstddef>

@@ -66,7 +66,7 @@ class LoaderPass {
     if (current_) {
       ++given_;
     } else {
-      source_.position->taken = order_.size();  // also what it leaves out
+      source_.position->taken = order_.size();  // including the skipped rest
     }
   }
 

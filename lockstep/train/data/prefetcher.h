@@ -104,7 +104,7 @@ class Prefetcher {
   std::size_t end_;                    // where claiming ends: count_, or 0 after a failure
   std::size_t claimed_ = 0;            // items that a worker has begun
   std::size_t taken_ = 0;              // items that next() has handed out
-  std::vector<std::jthread> workers_;  // last, so that they end before what they use
+  std::vector<std::jthread> workers_;  // last, so that they end before the data they use
 };
 
 }  // namespace lockstep::internal

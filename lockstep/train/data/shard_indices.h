@@ -31,8 +31,8 @@ struct ShardOptions {
 // The part of one replica.
 struct ShardIndices {
   std::vector<std::int64_t> indices;
-  // The first `unique_size` of `indices` are this replica's own; those after them repeat what another replica has (or
-  // what it has itself), and a metric that must count every sample once leaves them out.
+  // The first `unique_size` of `indices` are this replica's own; those after them repeat indices of another replica (or
+  // of this one), and a metric that must count every sample once leaves them out.
   std::size_t unique_size = 0;
 };
 

@@ -140,7 +140,7 @@ void add_kernels(torch::Library& library, std::string_view ours) {
   }
 }
 
-// OpenMP's, of this thread: at::set_num_threads() would also set what other threads begin with.
+// OpenMP's, of this thread: at::set_num_threads() would also set the initial number of other threads.
 struct OpenMp {
   int (*get)() = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "omp_get_max_threads"));
   void (*set)(int) = reinterpret_cast<void (*)(int)>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"));

@@ -31,9 +31,9 @@ enum class BackwardAction : std::uint8_t {
   start,            // collect gradients
   count,            // this gradient
   note_stray,       // the gradients may be those of the wrapper's forward
-  finish,           // reduce what is left, and wait
-  release,          // what belongs to a running backward
-  drain,            // wait for what is in flight, and drop it
+  finish,           // reduce the rest, and wait
+  release,          // the state of a running backward
+  drain,            // wait for reductions in flight, and drop them
   drain_and_start,  // both, in this order
   refuse            // the program does this at the wrong time
 };

@@ -1,10 +1,10 @@
 // The contents of this rank's gradients: which of its backwards since the last average, and with which weight.
-// forward -> Contributions -> factor of what backward adds, weight in the rank's report, what buckets send.
+// forward -> Contributions -> factor of gradients, weight in the rank's report, values that buckets send.
 //
 // A contribution is what one backward has added. It counts from that backward on until the ranks have averaged, or
-// until somebody sets the gradient to zero or drops it, which is checked when the next backward begins. Work of a rank
-// that has joined (join_state.h) is no contribution: its gradients are put aside during such a backward, and are put
-// back afterwards.
+// until the program sets the gradient to zero or drops it, which is checked when the next backward begins. Work of a
+// rank that has joined (join_state.h) is no contribution: its gradients are put aside during such a backward, and are
+// put back afterwards.
 //
 // The weight of a forward counts once, however many backwards go through it. Earlier averages must not be weighted
 // again, so they are put aside, too, from the first backward after an average until the next average.

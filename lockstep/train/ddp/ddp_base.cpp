@@ -32,7 +32,7 @@ bool none_wants_gradient(const NamedTensors& parameters) {
   return std::ranges::none_of(parameters, [](const auto& one) { return one.second.requires_grad(); });
 }
 
-// How many wrappers rank 0 has made with this one, whatever the other ranks have made.
+// The number of wrappers of rank 0, this one included; the others' counts may differ.
 std::uint64_t number_of_wrapper(const ProcessGroup& group) {
   static std::atomic<std::int64_t> made = 0;
   const at::Tensor number = at::tensor({group.rank() == 0 ? ++made : 0}, at::kLong);

@@ -51,7 +51,7 @@ class DdpBase {
   // Copies rank 0's buffers to all ranks, or in and after join() those of the first rank that had a batch, unless
   // forward_sync_buffers is off. Collective; afterwards ranks may run different numbers of forwards in evaluation.
   void sync_buffers();
-  bool has_buffers_of_rank_0() const { return buffers_from_.rank == 0; }  // what the next forward would sync
+  bool has_buffers_of_rank_0() const { return buffers_from_.rank == 0; }  // else the next forward copies others
   // Error{desync} on all ranks of the group, naming the first, if parameters differ; unless a rank's
   // compare_parameters_every is 0. For save() and evaluate(). Collective; reads every parameter once.
   void compare_parameters(const ProcessGroup& among) const;
@@ -116,7 +116,7 @@ class DdpBase {
   internal::ActiveRank buffers_from_;            // that rank
   std::optional<at::Device> input_device_;
   bool buffers_synced_ = true;
-  std::shared_ptr<int> no_sync_guards_ = std::make_shared<int>(0);  // that live
+  std::shared_ptr<int> no_sync_guards_ = std::make_shared<int>(0);  // that exist
   bool inputs_seen_ = false, own_buffers_told_ = false;
   std::optional<double> weight_;
   std::uint64_t compared_after_ = 0;               // backwards

@@ -42,7 +42,7 @@ class DistributedDataParallel : public DdpBase {
   explicit DistributedDataParallel(Module module, ProcessGroup group, const DdpOptions& options = {})
       : DdpBase(shared(module), std::move(group), options), module_(std::move(module)) {}
 
-  // Takes what the module's forward() takes and returns what it returns.
+  // Has the arguments and the result of the module's forward().
   template <class... Args>
   auto forward(Args&&... args) {
     internal::ForwardScope scope = begin_forward(internal::first_tensor(args...), internal::samples_of(args...));
@@ -61,7 +61,7 @@ class DistributedDataParallel : public DdpBase {
   // The wrapped module, with the members that only it has.
   const Module& module() const { return module_; }
   Module& module() { return module_; }
-  // So that code written for a module holder (ddp->forward(x)) compiles as it is.
+  // So that code written for a module holder (ddp->forward(x)) compiles unchanged.
   DistributedDataParallel* operator->() { return this; }
 
  private:

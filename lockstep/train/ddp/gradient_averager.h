@@ -42,11 +42,11 @@ class GradientAverager {
   // See Contributions.
   void agree_on_unit(double weight, bool synchronises) { contributions_.agree_on_unit(weight, synchronises); }
 
-  // A backward through forwards of the wrapper begins, which `forwards` has found. hooks: show what its graph holds.
+  // A backward through forwards of the wrapper begins, which `forwards` has found. hooks: show its graph.
   void begin(const ForwardNote& note, const ForwardGraphs& forwards, const ParameterHooks& hooks);
   // The factor of gradients before it adds them.
   double factor() const { return contributions_.factor(); }
-  // It has accumulated a gradient. added: what autograd added; undefined if a function gave none.
+  // It has accumulated a gradient. added: the tensor that autograd added; undefined if a function gave none.
   void arrived(std::size_t parameter, const at::Tensor& added);
   // It has computed everything. Blocks until all averages are there. Returns the error that backward() throws although
   // they are.
@@ -56,7 +56,7 @@ class GradientAverager {
   // Waits for the reductions of a failed backward, and drops them.
   void drain();
 
-  // A gradient has come by a backward that goes through no forward of the wrapper.
+  // A gradient has arrived in a backward that goes through no forward of the wrapper.
   void arrived_locally(std::size_t parameter, const at::Tensor& added);
 
   const ReducerStats& stats() const { return stats_; }
@@ -71,7 +71,7 @@ class GradientAverager {
   bool waits_for_order() const;
   void form_buckets();
   std::optional<Error> average();
-  // added: what has just been added to a gradient; null at the end of backward.
+  // added: the tensor just added to a gradient; null at the end of backward.
   void launch_ready(const at::Tensor* added);
   void complete_buckets();
   // The ranks' reports at the end of a backward; null if no option needs them.
@@ -102,7 +102,7 @@ class GradientAverager {
   std::vector<int> arrivals_;    // by parameter: how often its gradient has arrived
   std::vector<int> expected_;    // by parameter: how often it will; empty: once
   std::vector<double> factors_;  // by parameter: of averages
-  std::vector<bool> needed_;     // by parameter: with skip_all_reduce_unused_params, what some rank will use
+  std::vector<bool> needed_;     // by parameter: with skip_all_reduce_unused_params, whether a rank will use it
   BackwardReport report_;
   JointReport joint_;
   // As bytes: of this rank, and of all. Kept from backward to backward.

@@ -42,7 +42,7 @@ class LearnedGraph {
   const bool keeps_order_;  // gradients come in the same order in every backward
   bool is_first_;
   bool has_order_ = false;
-  std::vector<std::size_t> order_;  // of the parameters whose gradients have come
+  std::vector<std::size_t> order_;  // of the parameters whose gradients have arrived
   std::vector<int> arrivals_;
   std::vector<bool> used_;
 };

@@ -15,7 +15,7 @@ class NoSync {
   NoSync& operator=(const NoSync&) = delete;
 
  private:
-  std::shared_ptr<int> guards_;  // how many live; the wrapper may go first
+  std::shared_ptr<int> guards_;  // how many exist; the wrapper may be destroyed first
 };
 
 }  // namespace lockstep

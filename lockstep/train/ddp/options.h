@@ -14,7 +14,7 @@ namespace lockstep {
 
 class ProcessGroup;
 
-enum class Bucketing { on, off };  // off: every parameter is reduced by itself, as soon as its gradient is there
+enum class Bucketing { on, off };  // off: every parameter is reduced by itself, as soon as its gradient is ready
 
 // How the ranks' gradients are averaged. ranks: each rank counts the same, as in PyTorch, which is right if all have as
 // many samples. samples: a forward counts as much as it has samples (DdpBase::set_weight), so that unequal batches give
@@ -70,8 +70,7 @@ struct DdpOptions {
   int compare_parameters_every = 100;
   LockstepMode lockstep = {};
 
-  // For models that live on one device of several. Where a model lies on the CPU, or on several devices, these must be
-  // left unset.
+  // For models on one device of several. If a model is on the CPU, or on several devices, these must be left unset.
   std::vector<int> device_ids = {};
   std::optional<int> output_device = {};
 };

@@ -23,7 +23,7 @@ class OwnedParameters {
 
   const NamedTensors& compared() const { return compared_; }
   // Error{invalid_argument}, which ends the group, names a parameter that was registered, replaced or resized since, or
-  // that was frozen and is not any more: each rank would train it alone. Asked in every forward, so it takes no memory.
+  // that is no longer frozen: each rank would train it alone. Asked in every forward, so it takes no memory.
   void check(const ProcessGroup& group) const;
 
  private:

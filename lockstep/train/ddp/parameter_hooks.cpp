@@ -38,7 +38,7 @@ void ParameterHooks::refuse_as_inputs(const std::function<Error(const std::strin
 
 void ParameterHooks::scale_gradients(const std::function<double()>& factor) {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    // Such a hook also sees what autograd::grad gives back, which may run within a backward.
+    // Such a hook also sees results of autograd::grad, which may run within a backward.
     scales_.emplace_back(parameters_[i].tensor, [this, factor, i] { return is_accumulated_now(i) ? factor() : 1.0; });
   }
 }

@@ -29,7 +29,7 @@ class ParameterHooks {
   // From now on a backward fails whose `inputs` name a parameter that is cast: the graph holds its copy.
   void refuse_as_inputs(const std::function<Error(const std::string& parameter)>& error);
 
-  // From now on backward multiplies what it adds to a gradient by factor().
+  // From now on backward multiplies its addends to a gradient by factor().
   void scale_gradients(const std::function<double()>& factor);
 
   // Of the backward that the calling thread runs.

@@ -4,7 +4,7 @@
 //
 // In training forward() makes one collective, and backward one if the input requires a gradient; all ranks must do
 // both, also a rank whose batch is empty. Batches may differ in size; that of a rank that has joined (join_state.h)
-// counts as empty. In evaluation, and in a group of one, nothing is communicated. Running statistics stay the same bits
+// counts as empty. In evaluation, and in a group of one, nothing is communicated. Running statistics have the same bits
 // on all ranks. In lockstep mode (sharded_step.h) the batches are those of all shards, on one rank too.
 // Gradients of weight and bias are those of this rank's part, which data parallel training averages; the gradient of
 // the input is that of the global batch. See convert_sync_batchnorm() for models that are made of torch's own batch

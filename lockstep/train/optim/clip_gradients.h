@@ -19,8 +19,8 @@ struct ClipOptions {
   bool error_if_nonfinite = false;
 };
 
-// Scales the gradients so that their norm, as that of one long vector, is at most max_norm, and returns what it was
-// before, which has the same bits with any number of threads. Where the gradients are equal on all ranks, as after a
+// Scales the gradients so that their norm, as that of one long vector, is at most max_norm, and returns the earlier
+// norm, which has the same bits with any number of threads. Where the gradients are equal on all ranks, as after a
 // DistributedDataParallel's backward, use this one: it needs no communication.
 double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm, const ClipOptions& options = {});
 

@@ -12,8 +12,8 @@
 
 namespace lockstep::internal {
 
-// parts[r]: what rank r has and all others get, in place; lists, types, sizes and strides are the same on all ranks.
-// The values are moved as they are, so all ranks end up with the same bits.
+// parts[r]: sent by rank r and received by all others, in place; lists, types, sizes and strides are the same on all
+// ranks. The values are moved as they are, so all ranks end up with the same bits.
 // name: of the collectives, which ranks compare.
 void exchange_parameters(const ProcessGroup& group, const std::vector<std::vector<at::Tensor>>& parts,
                          std::string_view name);

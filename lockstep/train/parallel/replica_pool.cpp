@@ -16,8 +16,7 @@
 namespace lockstep::internal {
 namespace {
 
-// clone() initialises what it then overwrites, from torch's generator. This keeps the program's own random numbers
-// unchanged.
+// clone() draws initial values from torch's generator, and then overwrites them. Restores the generator's state.
 class KeepRandomState {
  public:
   KeepRandomState() : generator_(at::detail::getDefaultCPUGenerator()) {

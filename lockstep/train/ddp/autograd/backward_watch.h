@@ -23,7 +23,7 @@ class BackwardRecord {
     int graph_task = 0;
     bool began_without_gradients = true;
   };
-  std::vector<Open> open_;  // those that have not come to their end
+  std::vector<Open> open_;  // those that have not ended
   int whole_ = 0;           // those that have, since .grad was empty
 };
 

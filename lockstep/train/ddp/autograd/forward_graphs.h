@@ -23,7 +23,7 @@ class ForwardGraphs {
  public:
   using Id = std::uint64_t;
 
-  // reached: called when a backward comes to an output of a forward, before the computation continues from it; returns
+  // reached: called when a backward reaches an output of a forward, before the computation continues from it; returns
   // whether that output's gradient counts.
   explicit ForwardGraphs(std::function<bool(Id)> reached);
 
@@ -44,7 +44,7 @@ class ForwardGraphs {
     bool joined;
   };
   // The forwards that backward goes through, as note_of_current_backward() has found them. Mixed: some have joined, and
-  // others have not; then, whether it comes to those that have otherwise than through their outputs.
+  // others have not; then, whether it reaches those that have joined other than through their outputs.
   std::span<const Found> found() const { return found_; }
   bool is_mixed() const;
   bool passes_outputs() const { return passes_outputs_by_; }
@@ -59,7 +59,7 @@ class ForwardGraphs {
 
   // Whether a synchronised forward that can be differentiated has not been yet.
   bool awaits_backward();
-  // Whether gradients that have come through none of these forwards may be of such a forward, or of the last one, if it
+  // Whether gradients that arrived through none of these forwards may be of such a forward, or of the last one, if it
   // has a graph but no output that could be watched.
   bool may_have_been_passed_by();
   bool is_within_forward() const { return not_ended_ != 0; }

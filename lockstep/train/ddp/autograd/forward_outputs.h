@@ -16,7 +16,7 @@ namespace lockstep::internal {
 // An output with a node of this forward: a view, if the output is a parameter; else `output`.
 at::Tensor with_node(const at::Tensor& output);
 
-// Where a node of a graph stands to some forwards.
+// The place of a node of a graph relative to some forwards.
 enum class NodePlace : std::uint8_t { outside, output, inside };
 
 // Whether a graph leads into these forwards otherwise than through their outputs. nodes: all but the root.

@@ -43,8 +43,8 @@ class GradientHook {
   // Whether it does so in all places that it reaches: it was called without `inputs`.
   static bool all_are_accumulated_now();
 
-  // Whether the parameter's gradients still come to this place: a parameter that is given another type or device by
-  // somebody else gets another one.
+  // Whether the parameter's gradients still arrive at this place: a parameter whose type or device was changed by other
+  // code has another one.
   bool is_attached(const at::Tensor& parameter) const;
 
   // Whether some GradientHook watches the parameter already.
@@ -55,8 +55,8 @@ class GradientHook {
   std::unique_ptr<Impl> impl_;
 };
 
-// Multiplies what backward is about to add to this parameter's gradient by factor(), unless that is 1; times 0 even NaN
-// is 0. Removes itself when destroyed.
+// Multiplies backward's addends to this parameter's gradient by factor(), unless that is 1; times 0 even NaN is 0.
+// Removes itself when destroyed.
 class GradientScale {
  public:
   GradientScale(at::Tensor parameter, std::function<double()> factor);
@@ -74,11 +74,11 @@ void check_inputs(const std::vector<torch::autograd::Edge>& inputs);
 // A number of the backward that the calling thread runs, its own in the process; -1 outside.
 int current_backward();
 
-// Whether a gradient that has just arrived is the only one to hold its memory. added: what autograd added, or null if
-// none arrives now.
+// Whether a gradient that has just arrived is the only one to hold its memory. added: the tensor that autograd added,
+// or null if none arrives now.
 bool owns_gradient(const at::Tensor& gradient, const at::Tensor* added);
 
-// Reports the ends of backwards. Takes no memory for one once it is warm; what torch takes is one list a backward.
+// Reports the ends of backwards. Allocates nothing once it is warm; torch allocates one list a backward.
 class EndOfBackward {
  public:
   // ended: the backward has computed everything; backward() throws its exceptions.

@@ -32,7 +32,7 @@ struct BucketMember {
 struct Launch {
   const ProcessGroup& group;
   std::uint64_t backward = 0;         // which one since the beginning, the same on all ranks
-  const at::Tensor* added = nullptr;  // what autograd has just added to the gradient that arrives; see owns_gradient()
+  const at::Tensor* added = nullptr;  // autograd's last addend to the gradient that arrives; see owns_gradient()
   bool is_last = false;               // bucket of this backward
   // By parameter: this rank's contributions instead of its gradients. Null: the gradients.
   const std::vector<at::Tensor>* instead = nullptr;
@@ -49,7 +49,7 @@ struct Finish {
 
 class GradientBucket {
  public:
-  // `members`: of one dtype and device; their gradients are joined in this order, on all ranks alike. wrapper: see
+  // `members`: of one dtype and device; their gradients are joined in this order, the same on all ranks. wrapper: see
   // GradBucket.
   GradientBucket(std::size_t index, std::vector<BucketMember> members, std::uint64_t wrapper);
   virtual ~GradientBucket() = default;
@@ -66,8 +66,8 @@ class GradientBucket {
   void launch(const Launch& launch);
   // Blocks until the averages are in the gradients of those parameters that some rank used.
   void finish(const Finish& finish);
-  // Of a backward that has failed: blocks until nothing of what launch() started is in flight; gradients keep what they
-  // have. Nothing happens if there is nothing.
+  // Of a backward that has failed: blocks until no reduction of launch() is in flight; gradients keep their values.
+  // Does nothing if none is.
   void drop(const ProcessGroup& group);
 
   std::size_t index() const { return index_; }
@@ -117,7 +117,7 @@ class GradientBucket {
 
 std::unique_ptr<GradientBucket> make_in_place_bucket(std::size_t index, std::vector<BucketMember> members,
                                                      std::uint64_t wrapper);
-// hook: empty for a plain average. dtype: of what is reduced; unset: the parameters'.
+// hook: empty for a plain average. dtype: of the reduction; unset: the parameters'.
 std::unique_ptr<GradientBucket> make_flat_bucket(std::size_t index, std::vector<BucketMember> members,
                                                  std::uint64_t wrapper, CommHook hook,
                                                  std::optional<at::ScalarType> dtype);

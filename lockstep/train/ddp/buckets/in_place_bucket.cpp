@@ -168,7 +168,7 @@ class InPlaceBucket final : public GradientBucket {
   std::vector<Copy> copies_;
   std::vector<Segment> segments_;
   std::shared_ptr<Operands> operands_ = std::make_shared<Operands>();
-  at::Tensor buffer_;  // of the parameters' type and device; grows to what copies need
+  at::Tensor buffer_;  // of the parameters' type and device; grows to the size of copies
   ProcessGroup::Posted posted_;
   std::optional<Work> work_;  // instead, of a device's buffer
 };

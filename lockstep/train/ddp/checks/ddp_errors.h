@@ -41,14 +41,14 @@ Error stray_gradients_error(int rank);
 std::string_view only_stray_backwards_text();
 // Since it was wrapped, a parameter was given another type or device.
 Error replaced_parameter_error(int rank, const std::string& parameter);
-// Since the module was wrapped, a parameter has come or was replaced.
+// Since the module was wrapped, a parameter was added or replaced.
 Error foreign_parameter_error(int rank, const std::string& parameter);
 // Since it was wrapped, a parameter was given another shape, as by set_data().
 Error resized_parameter_error(int rank, const std::string& parameter, const std::string& before,
                               const std::string& now);
-// Since it was wrapped, a parameter was told to require a gradient.
+// Since it was wrapped, requires_grad of a parameter was set.
 Error unfrozen_parameter_error(int rank, const std::string& parameter);
-// With mixed precision, backward was told by its `inputs` for which parameters to compute gradients.
+// With mixed precision, the `inputs` of a backward name the parameters that get gradients.
 Error chosen_inputs_error(int rank, const std::string& parameter);
 // In lockstep mode, a backward goes through a forward that was made outside of for_each_shard().
 Error backward_outside_error();
@@ -67,7 +67,7 @@ Error options_error(const std::string& what);
 // The model of `rank` differs from rank 0's; each side as "name shape dtype", or "nothing" where one has fewer.
 Error different_models_error(int rank, const std::string& kind, const std::string& on_rank_0,
                              const std::string& on_rank);
-// Values that were equal once are not any more; `ranks` are those that differ from rank 0.
+// Values that were equal now differ; `ranks` are those that differ from rank 0.
 Error different_values_error(int rank, const std::string& parameter, const std::vector<int>& ranks,
                              std::uint64_t backwards);
 

@@ -12,7 +12,7 @@
 
 namespace lockstep {
 
-// Takes apart into [name, tensor]; key() and value() are what torch::OrderedDict's items have.
+// Decomposes into [name, tensor]; key() and value() are those of torch::OrderedDict's items.
 struct NamedTensor : std::pair<std::string, at::Tensor> {
   using pair::pair;
   const std::string& key() const { return first; }

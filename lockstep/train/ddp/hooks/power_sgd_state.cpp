@@ -32,7 +32,7 @@ std::optional<std::string> name_in(std::string_view name, std::string_view kind)
 
 }  // namespace
 
-// What numpy.random.RandomState(random_seed).randint(1'000'000'000) gives, which PyTorch uses for this.
+// numpy.random.RandomState(random_seed).randint(1'000'000'000), which PyTorch uses for this.
 std::uint64_t PowerSgdState::next_seed() {
   constexpr std::uint32_t kMask = (1U << 30) - 1, kEnd = 1'000'000'000;
   for (;;) {

@@ -14,7 +14,7 @@ class ProcessGroup;
 struct LockstepMode {
   int shards = 0;  // 0: off; else a power of two, and a multiple of the number of ranks
   std::uint64_t seed = 0;
-  // That a shard computes with, whatever OMP_NUM_THREADS, the launcher or at::set_num_threads() say. Bits depend on it.
+  // Of a shard, regardless of OMP_NUM_THREADS, the launcher and at::set_num_threads(). Bits depend on it.
   int threads = 1;
 };
 

@@ -26,7 +26,7 @@ class ThreadLocalState;
 
 namespace lockstep::internal {
 
-// While it lives, its thread is in the callback of a shard that computes by itself, and gather() is out of reach.
+// While it exists, its thread is in the callback of a shard that computes by itself, and gather() is out of reach.
 class IsolatedShard {
  public:
   IsolatedShard();

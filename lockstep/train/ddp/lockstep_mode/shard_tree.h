@@ -19,7 +19,7 @@ namespace lockstep::internal {
 
 struct ShardResult {
   double loss = 0;
-  // Dense, each with memory of its own, which the tree writes to; at the same position with the same strides in every
+  // Dense, each with its own memory, which the tree writes to; at the same position with the same strides in every
   // result; undefined where a shard has none.
   std::vector<at::Tensor> tensors = {};
   // Hashes of values that must be equal after every shard.

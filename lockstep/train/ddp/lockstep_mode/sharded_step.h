@@ -4,8 +4,8 @@
 // to the shard. callback per shard -> ShardedStep -> .grad, buffers -> optimizer.step().
 //
 // If the model has synchronised batch norms (sync_batch_norm_tag.h), their statistics are those of all shards together.
-// Then the callbacks of a rank's shards are all under way at once, each in a thread of its own, of which one runs at a
-// time (shard_exchange.h); so a rank needs memory for the activations and gradients of all of its shards.
+// Then the callbacks of a rank's shards are all under way at once, each in its own thread, of which one runs at a time
+// (shard_exchange.h); so a rank needs memory for the activations and gradients of all of its shards.
 //
 //   lockstep::DistributedDataParallel ddp(model, world.group(), {.lockstep = {.shards = 8, .seed = 1}});
 //   const double loss = ddp.for_each_shard([&](lockstep::Shard shard) {
@@ -18,7 +18,7 @@
 //
 // A shard computes with LockstepMode::threads threads; ranks compare all else that the bits depend on (arithmetic.h).
 // The program must provide: a callback whose outcome depends on the shard (its index, its step, its data) and on the
-// model; between the steps only what has the same bits with any number of threads, as elementwise optimizers and
+// model; between the steps only code whose bits do not depend on the number of threads, as elementwise optimizers and
 // clip_grad_norm() have; and the same kind of machine. With synchronised batch norms also: data fetched before the
 // first forward, where other shards continue; the same layers in the same order in every shard, forwards and backwards
 // in the callback's own thread, and no lock held over them. Thread rule: as DdpBase. Ranks that are threads of one

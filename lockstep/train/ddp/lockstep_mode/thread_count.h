@@ -1,4 +1,4 @@
-// How many threads torch computes with: at::set_num_threads() for a while. What it sets belongs to the calling thread
+// How many threads torch computes with: at::set_num_threads() for a while. The setting belongs to the calling thread
 // (OpenMP's team, which ATen and oneDNN take, and MKL's), and threads that are started meanwhile begin with it.
 #pragma once
 

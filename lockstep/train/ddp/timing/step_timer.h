@@ -54,7 +54,7 @@ class StepTimer {
   // The work since a step and until the next event belongs to no step.
   void leave_out();
 
-  // Within a backward: this rank communicates, instead of computing, while this lives. They do not nest.
+  // Within a backward: this rank communicates, instead of computing, while this exists. They do not nest.
   class Communication {
    public:
     // sum: gets the seconds too.
@@ -76,7 +76,7 @@ class StepTimer {
   StepWindow take_window();
 
  private:
-  //   idle      nothing is measured: nothing has begun, or what had begun failed
+  //   idle      nothing is measured: nothing has begun, or it failed
   //   gap       a step is over
   //   partial   a backward is over that was not averaged
   //   averaged  a backward is over that was

@@ -7,8 +7,8 @@
 
 namespace lockstep {
 
-// Sums over steps, in seconds. A step is what lies between the ends of two optimizer steps, where those are known
-// (TrainingRun::add_step() reports them), or else between the ends of two averaged backwards. What a rank does besides,
+// Sums over steps, in seconds. A step is the time between the ends of two optimizer steps, where those are known
+// (TrainingRun::add_step() reports them), or else between the ends of two averaged backwards. Other work of a rank,
 // such as evaluations and checkpoints, belongs to no step.
 struct StepTimes {
   std::int64_t steps = 0;
@@ -16,7 +16,7 @@ struct StepTimes {
   double data = 0;     // until the forward begins; with the optimizer, where its end is not known
   double forward = 0;  // and the loss, until the first gradient
   double backward = 0;
-  double optimizer = 0;  // and whatever else comes between the averaged gradients and add_step()
+  double optimizer = 0;  // and other work between the averaged gradients and add_step()
   double compute = 0;    // forward, backward and optimizer, if not measured separately: one rank, lockstep mode
   // In which it did not:
   double waiting = 0;        // until the last rank entered a collective

@@ -72,8 +72,8 @@ Next next_of_all(const ProcessGroup& group, bool i_go_on, const UnevenOptions& o
 
 }  // namespace join_detail
 
-// batches: a range of copyable values. first: what a rank without any batch repeats; if such a rank has none, all ranks
-// fail. An exception of step or the range ends the group for all ranks, with its text.
+// batches: a range of copyable values. first: the batch that a rank without any batch repeats; if such a rank has none,
+// all ranks fail. An exception of step or the range ends the group for all ranks, with its text.
 template <class Batches, class Step, class Batch = std::decay_t<decltype(*std::declval<Batches&>().begin())>>
 JoinReport join(const ProcessGroup& group, Batches&& batches, Step&& step, const UnevenOptions& options = {},
                 std::optional<Batch> first = {}) {

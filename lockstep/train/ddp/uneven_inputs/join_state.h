@@ -1,7 +1,6 @@
 // The state of a rank in a step within join(). A rank without more batches has joined: it goes on taking part in the
 // others' collectives, computes with old data and contributes nothing. Code that communicates by itself asks
-// is_joined() and contributes what changes no result: zeros to a sum, a count of 0. Belongs to the calling thread; see
-// join.h.
+// is_joined() and contributes neutral values: zeros to a sum, a count of 0. Belongs to the calling thread; see join.h.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +28,7 @@ struct JoinState {
 // Recomputation in a backward belongs to the step of its forward.
 JoinState join_state();
 
-// Sets the state while it lives.
+// Sets the state while it exists.
 class JoinScope {
  public:
   explicit JoinScope(JoinState state);

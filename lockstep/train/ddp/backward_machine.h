@@ -4,7 +4,7 @@
 //   armed       one does
 //   collecting  a backward through such a forward computes gradients
 //   finishing   it has computed all of them, and waits for their averages
-// abandoned   a backward ended early, by an exception; its reductions are still in flight
+//   abandoned   a backward ended early, by an exception; its reductions are still in flight
 #pragma once
 
 #include <cstdint>

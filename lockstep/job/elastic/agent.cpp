@@ -269,8 +269,10 @@ void Agent::run_ranks(const Attempt& attempt, bool counts) {
   if (counts) census.finish();
   tell_of_crash(outcome);
   const std::string recordings = attempt.recordings().save(outcome, options_.flight, generation_);
-  if (!recordings.empty()) {
-    met_.output->say(met_.is_first ? recordings : fmt::format("host {}: {}", agent_host_name(), recordings));
+  if (met_.is_first) {
+    met_.output->say_after_report(recordings);
+  } else if (!recordings.empty()) {
+    met_.output->say(fmt::format("host {}: {}", agent_host_name(), recordings));
   }
   if (const RankEnd* first = outcome.first_failure()) pass_error_on(*first);
 }

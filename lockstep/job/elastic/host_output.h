@@ -7,6 +7,7 @@
 #include <array>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/pipe.h"
@@ -25,6 +26,11 @@ class HostOutput {
   RankOutput& ranks() { return *output_; }
   // A line of the agent's own, for the user of the first host.
   void say(const std::string& line, LogLevel level = LogLevel::info) { output_->say(line, level); }
+  // The same, after the coordinator's report of the attempt.
+  void say_after_report(std::string line) { after_report_ = std::move(line); }
+  void report_is_said() {
+    if (!after_report_.empty()) say(std::exchange(after_report_, {}));
+  }
   // What another host's ranks have printed.
   void show(RankStream stream, const std::string& lines) { output_->sink(stream).append(lines); }
   bool is_pending() {
@@ -54,6 +60,7 @@ class HostOutput {
   void send_all_of(Stream& from, RankStream stream, Coordinator& coordinator);
 
   std::array<Stream, 2> streams_;
+  std::string after_report_;
   std::unique_ptr<RankOutput> output_;
 };
 

@@ -235,6 +235,7 @@ void LocalCoordinator::report() {
   if (machine_.outcome().lost.empty() || machine_.failed_first()) {
     for (const std::string& line : internal::report(machine_.outcome())) output_.say(line, LogLevel::error);
   }
+  output_.report_is_said();
   outcomes_.push_back(machine_.outcome());
   if (machine_.over() || options_.max_restarts == 0 || machine_.restarts() == 0) return;
   if (machine_.outcome().lost.empty() && machine_.outcome().failed()) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <utility>
 
 namespace lockstep::internal {
 
@@ -39,9 +40,10 @@ void JobMonitor::join(const std::string& job_id, const std::string& run_id, bool
   const std::lock_guard lock(mutex_);
   status_.job_id = job_id;
   status_.run_id = run_id;
-  status_.is_first = is_first;
-  // A first host hears of each change; its job may have begun already.
+  const bool was_first = std::exchange(status_.is_first, is_first);
   if (!is_first) status_.state = JobState::running;
+  // Else it hears of each change: its job may have begun already.
+  if (is_first && !was_first) status_.state = JobState::gathering;
 }
 
 void JobMonitor::on_event(const JobEvent& event) {

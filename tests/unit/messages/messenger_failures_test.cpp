@@ -285,6 +285,7 @@ TEST_CASE("frames that break the rules fail the link, before anything is allocat
   Buffer large(100'000);
   const Request receive = both.messenger->receive(1, 7, large, soon());
   both.send({.kind = FrameKind::rts, .tag = 7, .id = 5, .bytes = 100'000});
+  CHECK(both.receive_header().kind == FrameKind::cts);
   both.send({.kind = FrameKind::data, .id = 5, .bytes = 10, .following_bytes = 10});
   CHECK_ERROR(failure_of(receive), ErrorKind::corrupt_data, "10 bytes at 10 of a message of 100000 bytes");
 }

@@ -34,7 +34,7 @@ HostOutput::HostOutput(RankOutputOptions options, int ranks, Way way) {
   if (way != Way::alone) {
     // Ranks of several hosts are told apart by their numbers, which are not known yet.
     if (options.prefix == PrefixMode::automatic) options.prefix = PrefixMode::always;
-    options.begins_later = true;
+    options.is_one_of_several = true;
   }
   for (std::size_t i = 0; i < streams_.size() && way == Way::sent; ++i) {
     streams_[i].pipe = make_pipe("the ranks' output", PipeMode::non_blocking);

@@ -11,7 +11,6 @@ namespace lockstep::internal {
 namespace {
 
 constexpr Duration kTellWaitingAfter = std::chrono::seconds(5);
-constexpr Duration kTellWaitingAgain = std::chrono::seconds(60);
 constexpr Duration kCloseTimeout = std::chrono::seconds(1);
 
 std::string new_job_id() {
@@ -30,8 +29,6 @@ JobMachineOptions machine_options(const AgentOptions& options) {
           .loss_interval = options.loss_interval,
           .stop_exit_code = options.stop_exit_code};
 }
-
-bool is_loopback(const std::string& address) { return address == "::1" || address.starts_with("127."); }
 
 }  // namespace
 
@@ -294,18 +291,6 @@ void LocalCoordinator::tell(int host, const AgentMessage& message) {
 
 void LocalCoordinator::tell_slots(const AgentMessage& message) {
   for (const Slot& slot : machine_.slots()) tell(slot.host, message);
-}
-
-void LocalCoordinator::tell_of_waiting() {
-  const std::string missing = machine_.waits_for();
-  if (missing.empty() || !tell_waiting_at_.expired()) return;
-  tell_waiting_at_ = Deadline::after(kTellWaitingAgain);
-  std::string line = fmt::format("waiting for {} at {}", missing, to_string(options_.endpoint));
-  if (is_loopback(listener_->address()) && is_loopback(store_address())) {
-    line += fmt::format(", which is {} here: other hosts cannot reach it; use a network address of this host",
-                        listener_->address());
-  }
-  announce(line);
 }
 
 }  // namespace lockstep::internal

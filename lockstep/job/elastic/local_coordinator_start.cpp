@@ -6,6 +6,13 @@
 #include "lockstep/job/elastic/local_coordinator.h"
 
 namespace lockstep::internal {
+namespace {
+
+constexpr Duration kTellWaitingAgain = std::chrono::seconds(60);
+
+bool is_loopback(const std::string& address) { return address == "::1" || address.starts_with("127."); }
+
+}  // namespace
 
 // What keeps the first attempt from starting is the caller's; a later one leaves the job as the one before has ended.
 void LocalCoordinator::try_to_start() {
@@ -74,6 +81,18 @@ const Hello* LocalCoordinator::hello_from(int host) const {
     if (connection.number == host) return &*connection.hello;
   }
   return &own_hello_;
+}
+
+void LocalCoordinator::tell_of_waiting() {
+  const std::string missing = machine_.waits_for();
+  if (missing.empty() || !tell_waiting_at_.expired()) return;
+  tell_waiting_at_ = Deadline::after(kTellWaitingAgain);
+  std::string line = fmt::format("waiting for {} at {}", missing, to_string(options_.endpoint));
+  if (is_loopback(listener_->address()) && is_loopback(store_address())) {
+    line += fmt::format(", which is {} here: other hosts cannot reach it; use a network address of this host",
+                        listener_->address());
+  }
+  announce(line);
 }
 
 }  // namespace lockstep::internal

@@ -84,14 +84,14 @@ RankOutput::RankOutput(const RankOutputOptions& options, int ranks)
     : options_(options),
       prefix_(options.prefix),
       json_(log_format() == LogFormat::json),
-      verbatim_(ranks == 1 && options.prefix != PrefixMode::always && !json_),
+      verbatim_(ranks == 1 && options.prefix != PrefixMode::always && !json_ && !options.is_one_of_several),
       standard_output_(options.standard_output),
       ranks_(static_cast<std::size_t>(ranks)) {
   auto standard_error = std::make_unique<OutputSink>(options.standard_error);
   if (!standard_error->same_place(standard_output_)) standard_error_ = std::move(standard_error);
   name_ranks(0);
   choose_streams();
-  if (!options_.log_directory.empty() && !options.begins_later) open_logs(options_.log_directory);
+  if (!options_.log_directory.empty() && !options.is_one_of_several) open_logs(options_.log_directory);
 }
 
 bool RankOutput::is_logged(int rank, RankStream stream) const {

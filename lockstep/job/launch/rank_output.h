@@ -44,7 +44,9 @@ struct RankOutputOptions {
   // Where the output goes. Borrowed.
   int standard_output = 1;
   int standard_error = 2;
-  bool begins_later = false;  // log files are opened by the first begin_attempt()
+  // One of several hosts: log files are opened by the first begin_attempt(). What other hosts print goes to the same
+  // place, so even a single rank without a prefix is shown in whole lines.
+  bool is_one_of_several = false;
 };
 
 class RankOutput {
@@ -100,7 +102,7 @@ class RankOutput {
   const bool json_;
   int first_rank_ = 0;
   int attempt_ = 0;
-  bool verbatim_;  // one rank and no prefix: bytes are passed on unchanged
+  bool verbatim_;  // the job has one rank and no prefix: bytes are passed on unchanged
   OutputSink standard_output_;
   std::unique_ptr<OutputSink> standard_error_;               // null: the same place as standard output
   RankStream progress_stream_ = RankStream::standard_error;  // the one that drew the status line last

@@ -36,20 +36,20 @@ at::Tensor ramp(at::IntArrayRef sizes, int rank, at::ScalarType dtype = at::kFlo
   return (at::arange(count, at::kDouble) % 13 + rank).reshape(sizes).to(dtype);
 }
 
-// What the process recorded last; nothing if that is nothing, or another thread still writes it.
-std::optional<FlightRecord> find_last_record() {
+// The number of the operation that is recorded next.
+std::uint64_t next_record() {
   FlightRecord probe;
-  const std::uint64_t next = process_recorder().add(probe).number;
-  return process_recorder().find(next - 1);
+  return process_recorder().add(probe).number + 1;
 }
-FlightRecord last_record() { return find_last_record().value(); }
+FlightRecord last_record() { return process_recorder().find(next_record() - 2).value(); }
 
-// A barrier that waits for the other ranks, and so has the turn of its group.
+// A barrier that waits for the other ranks, and so has the turn of its group. REQUIRES: no other thread records
 std::future<void> waiting_barrier(const ProcessGroup& group) {
+  const std::uint64_t number = next_record();
   auto barrier = std::async(std::launch::async, [group] { group.barrier(); });
   for (;;) {
-    const auto last = find_last_record();
-    if (last && last->state == FlightState::running && std::string_view(last->operation) == "barrier") return barrier;
+    const auto record = process_recorder().find(number);
+    if (record && record->state == FlightState::running) return barrier;
     std::this_thread::yield();
   }
 }

@@ -1,4 +1,4 @@
-#include "lockstep/elastic/host_output.h"
+#include "lockstep/job/elastic/host_output.h"
 
 #include <doctest/doctest.h>
 #include <unistd.h>

@@ -39,11 +39,11 @@ class Site(unittest.TestCase):
         self.assertIn('href="docs/DDP.html', read("index.html"))
 
     def test_names_show_their_comments(self):
-        page = re.sub(r"<[^>]+>", "", read("reference", "group", "world.html"))
+        page = re.sub(r"<[^>]+>", "", read("reference", "comm", "group", "world.html"))
         self.assertIn("A World is the group of all ranks of the job", page)
         self.assertIn("World init_process_group(const InitOptions", page)
         self.assertNotIn("watch_", page, "a private member")
-        self.assertIn("go_on", read("reference", "group", "options.html"), "what an alias of an internal name means")
+        self.assertIn("go_on", read("reference", "comm", "group", "options.html"), "what an alias of an internal name means")
 
     def test_tutorials_stand_in_reading_order(self):
         page = read("index.html")

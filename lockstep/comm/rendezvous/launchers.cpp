@@ -14,7 +14,7 @@ constexpr std::uint32_t kFirstSpecialStep = 0xfffffff0;
 
 Error missing_half(const char* name, const char* because_of) {
   return Error(ErrorKind::invalid_argument,
-               fmt::format("{} is set, but {}, which the same launcher sets, is not: something has removed it",
+               fmt::format("{} is set, but {} is not: the same launcher sets both, so something has removed it",
                            because_of, name));
 }
 

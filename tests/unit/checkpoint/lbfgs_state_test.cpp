@@ -163,7 +163,7 @@ TEST_CASE("LBFGS is not spread over ranks") {
     torch::nn::Linear model(3, 2);
     ZeroRedundancyOptimizer<SGD> sharded(model->parameters(), world, torch::optim::SGDOptions(0.1));
     CHECK_ERROR(error_of([&] { sharded.load_state_dict(fit.saved()); }), ErrorKind::invalid_argument,
-                "the state of the LBFGS optimizer", "this one is SGD");
+                "the state of the LBFGS optimizer", "this optimizer is SGD");
   });
 }
 

@@ -187,7 +187,7 @@ TEST_CASE("optimizer state that does not fit is refused, and the optimizer is un
   Checkpoint checkpoint;
   add_optimizer(checkpoint, adam);
   CHECK_ERROR(error_of([&] { load_optimizer(checkpoint, sgd); }), ErrorKind::invalid_argument, "the Adam optimizer",
-              "this one is SGD");
+              "this optimizer is SGD");
   CHECK_ERROR(error_of([&] { load_optimizer({}, adam); }), ErrorKind::invalid_argument, "no optimizer");
 
   checkpoint.tensors.erase("optimizer.0.exp_avg");
@@ -230,7 +230,7 @@ TEST_CASE("an optimizer with other groups of parameters is refused, and unchange
               "parameter groups are [2, 3] in the checkpoint, [3, 2] in the optimizer", "in the same order");
   CHECK_ERROR(error_of([&] { load_optimizer(loaded, one); }), ErrorKind::invalid_argument,
               "parameter groups are [2, 3] in the checkpoint, [5] in the optimizer");
-  CHECK_ERROR(error_of([&] { load_optimizer(loaded, sgd); }), ErrorKind::invalid_argument, "this one is SGD");
+  CHECK_ERROR(error_of([&] { load_optimizer(loaded, sgd); }), ErrorKind::invalid_argument, "this optimizer is SGD");
   CHECK(other.state().empty());
   CHECK(one.state().empty());
   REQUIRE(loaded.metadata.erase("optimizer.groups") == 1);

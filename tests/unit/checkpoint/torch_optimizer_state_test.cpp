@@ -306,10 +306,10 @@ TEST_CASE("what does not fit is refused with all differences, and nothing has ch
   AdamW adamw(small.model->parameters());
   SGD sgd(small.model->parameters(), 0.1);
   CHECK_ERROR(refused(good, adamw), kind, "the state dict is for Adam; this optimizer, which is unchanged, is AdamW");
-  CHECK_ERROR(refused(good, sgd), kind, "of Adam; this one", "is SGD");
+  CHECK_ERROR(refused(good, sgd), kind, "for Adam; this optimizer", "is SGD");
   TorchValue bad = good;
   dict_of(group(bad)).front().first = "rho";
-  CHECK_ERROR(refused(bad, adam), kind, "of another kind, with the options rho betas", "is Adam");
+  CHECK_ERROR(refused(bad, adam), kind, "for another kind, with the options rho betas", "is Adam");
 
   bad = good;
   entry(group(bad), "maximize").value = true;

@@ -127,7 +127,7 @@ TEST_CASE("lists in one collective") {
     CHECK(at::equal(first, rows(6, 2).slice(0, 2 * rank, 2 * rank + 2)));
     CHECK(at::equal(second, rows(3, 2).slice(0, rank, rank + 1)));
     CHECK_ERROR(error_of([&] { reduce_scatter_coalesced(group, {first}, {rows(5, 0)}); }), ErrorKind::invalid_argument,
-                "input 0 has 10 elements and output 0 4");
+                "input 0 has 10 elements and output 0 has 4");
     CHECK_ERROR(error_of([&] { reduce_scatter_coalesced(group, {first}, {}); }), ErrorKind::invalid_argument,
                 "0 inputs for 1 outputs");
   });

@@ -190,7 +190,7 @@ TEST_CASE("a world that ends since a part has lost a rank tells so, and what has
       const std::string text = error.what();
       CAPTURE(text);
       CHECK(error.kind() == ErrorKind::aborted);
-      CHECK(contains(text, "rank 1 ended the group: it failed in a part of the group") == is_lost);
+      CHECK(contains(text, "rank 1 ended the group: it failed in a subgroup") == is_lost);
       CHECK(contains(text, "rank 0 (host") == is_lost);
     }
   }

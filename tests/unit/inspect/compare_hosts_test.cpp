@@ -38,7 +38,7 @@ TEST_CASE("what differs between hosts is a warning") {
   CHECK(find(all, "torch of Python on all hosts").verdict == Verdict::warning);
   CHECK(find(all, "lockstep on all hosts").verdict == Verdict::ok);
   CHECK(find(all, "clocks of all hosts").verdict == Verdict::warning);
-  CHECK(find(all, "clocks of all hosts").found == "that of b is 3.5 s ahead of that of c");
+  CHECK(find(all, "clocks of all hosts").found == "the clock of b is 3.5 s ahead of that of c");
 }
 
 TEST_CASE("a host that has told nothing is an error") {

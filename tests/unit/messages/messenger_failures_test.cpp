@@ -103,7 +103,7 @@ TEST_CASE("ranks that do not exist are refused at once") {
   Messengers messengers = make_messengers(make_arena_meshes(2));
   std::array<std::byte, 4> buffer{};
   CHECK_ERROR(error_of([&] { messengers[0]->send(2, 7, buffer, soon()); }), ErrorKind::invalid_argument,
-              "send of 4 bytes with tag 7 to rank 2", "among 2");
+              "send of 4 bytes with tag 7 to rank 2", "group of 2");
   CHECK_ERROR(error_of([&] { messengers[0]->receive(-2, 7, buffer, soon()); }), ErrorKind::invalid_argument, "rank -2");
   CHECK_ERROR(error_of([&] { messengers[0]->send(kAnySource, 7, buffer, soon()); }), ErrorKind::invalid_argument,
               "any rank");

@@ -354,7 +354,7 @@ TEST_CASE("state that does not fit is refused on all ranks, and none has taken i
                 "different: optimizer.1.exp_avg is Float [2] in the checkpoint, Float [40, 25] in the optimizer",
                 "unexpected in the checkpoint: optimizer.9.exp_avg");
     CHECK_ERROR(error_of([&] { sharded.load_state_dict({}); }), ErrorKind::invalid_argument,
-                "\nrank 0: ", "no optimizer under 'optimizer.', this one is Adam");
+                "\nrank 0: ", "no optimizer under 'optimizer.'; this optimizer is Adam");
     step_with_gradients(plain, expected, 1);
     step_with_gradients(sharded, parameters, 1);
     CHECK(equal(parameters, expected));

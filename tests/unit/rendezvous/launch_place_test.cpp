@@ -167,7 +167,7 @@ TEST_CASE("one process a host of Open MPI, MPICH and Flux") {
               "--rdzv-endpoint", "-genv MASTER_ADDR");
   const auto hydra = place(kHydra + Variables{{"MASTER_ADDR", "h1"}, {"MASTER_PORT", "29500"}});
   CHECK(hydra->endpoint == "h1:29500");
-  CHECK_ERROR(place_error(kHydra + Variables{{"MASTER_ADDR", "h1"}}), ErrorKind::invalid_argument, "a port");
+  CHECK_ERROR(place_error(kHydra + Variables{{"MASTER_ADDR", "h1"}}), ErrorKind::invalid_argument, "which port");
   CHECK_ERROR(place_error(kFlux), ErrorKind::invalid_argument, "flux hostlist");
   const auto flux = place(kFlux + Variables{{"MASTER_ADDR", "fd00::7"}});
   CHECK(flux->endpoint == "[fd00::7]:" + std::to_string(port_of_job("flux-f2Rw")));

@@ -43,7 +43,7 @@ class Site(unittest.TestCase):
         self.assertIn("A World is the group of all ranks of the job", page)
         self.assertIn("World init_process_group(const InitOptions", page)
         self.assertNotIn("watch_", page, "a private member")
-        self.assertIn("go_on", read("reference", "comm", "group", "options.html"), "what an alias of an internal name means")
+        self.assertIn("go_on", read("reference", "comm", "group", "options.html"), "the meaning of an alias")
 
     def test_tutorials_stand_in_reading_order(self):
         page = read("index.html")

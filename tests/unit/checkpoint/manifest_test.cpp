@@ -282,7 +282,8 @@ TEST_CASE("what could not be read is not written") {
     return error_of([&] { serialise(manifest); });
   };
   CHECK_ERROR(refusal([](Manifest& m) { m.files[0].name = "../x"; }), ErrorKind::invalid_argument, "'../x'");
-  CHECK_ERROR(refusal([](Manifest& m) { m.tensors["w"].pieces.pop_back(); }), ErrorKind::invalid_argument, "end at row 3");
+  CHECK_ERROR(refusal([](Manifest& m) { m.tensors["w"].pieces.pop_back(); }), ErrorKind::invalid_argument,
+              "end at row 3");
   CHECK_ERROR(refusal([](Manifest& m) { m.user = "{\"a\":"; }), ErrorKind::invalid_argument, "cannot be stored");
   CHECK_ERROR(refusal([](Manifest& m) { m.metadata["a"] = "\xff"; }), ErrorKind::invalid_argument, "cannot be stored");
   CHECK_ERROR(refusal([](Manifest& m) { m.step = ~std::uint64_t{0}; }), ErrorKind::invalid_argument, "the step");

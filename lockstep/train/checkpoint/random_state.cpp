@@ -4,7 +4,6 @@
 
 #include <mutex>
 #include <string_view>
-#include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
@@ -50,17 +49,6 @@ void add_random_state(Checkpoint& checkpoint, const std::string& name) {
 
 void load_random_state(const Checkpoint& checkpoint, const std::string& name) {
   set_random_state(random_state(checkpoint, name));
-}
-
-void gather_random_states(Checkpoint& checkpoint, const ProcessGroup& group) {
-  const std::vector<at::Tensor> states = group.gather(current_state(), 0, {.name = "random states"});
-  for (std::size_t rank = 0; rank < states.size(); ++rank) {
-    checkpoint.tensors.insert_or_assign(name_of_rank(static_cast<int>(rank)), states[rank]);
-  }
-}
-
-void load_own_random_state(const Checkpoint& checkpoint, int rank, int ranks) {
-  set_random_state(own_random_state(checkpoint, rank, ranks));
 }
 
 at::Tensor internal::random_state(const Checkpoint& checkpoint, const std::string& name) {

@@ -4,7 +4,6 @@
 
 #include <string>
 
-#include "lockstep/comm/group/process_group.h"
 #include "lockstep/train/checkpoint/checkpoint.h"
 
 namespace lockstep {
@@ -12,16 +11,12 @@ namespace lockstep {
 void add_random_state(Checkpoint& checkpoint, const std::string& name = "random.cpu");         // of this process
 void load_random_state(const Checkpoint& checkpoint, const std::string& name = "random.cpu");  // continues from it
 
-// Rank 0's checkpoint gets every rank's state: its own as above, rank 3's as "random.cpu.rank3". Collective.
-void gather_random_states(Checkpoint& checkpoint, const ProcessGroup& group);
-// Loads the state of this rank if states of `ranks` ranks were gathered. Otherwise each rank gets a different new
-// state, derived from all stored states and the rank.
-void load_own_random_state(const Checkpoint& checkpoint, int rank, int ranks);
-
 namespace internal {
 
-// The state that the two functions above load, checked.
+// The state that load_random_state() loads, checked.
 at::Tensor random_state(const Checkpoint& checkpoint, const std::string& name = "random.cpu");
+// The state of this rank, if the checkpoint has those of `ranks` ranks: rank 0's as "random.cpu", rank 3's as
+// "random.cpu.rank3". Otherwise each rank gets a different new state, derived from all stored states and the rank.
 at::Tensor own_random_state(const Checkpoint& checkpoint, int rank, int ranks);
 void set_random_state(const at::Tensor& state);
 

@@ -9,6 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
+#include "lockstep/train/checkpoint/accepted_load.h"
 #include "lockstep/train/checkpoint/normal_mode.h"
 #include "lockstep/train/checkpoint/save_agreement.h"
 #include "lockstep/train/checkpoint/save_plan.h"
@@ -66,7 +67,8 @@ enum class Seen { nothing, replaced, damaged };
 }
 
 // Checks that a set fits the state. The set must still be there when the state is changed.
-LoadSteps fit(SetReader& set, const State& state, int rank, int size) {
+LoadSteps fit(SetReader& set, const State& state, int rank, int size, const AcceptMetadata& accept) {
+  if (accept) accept(set.manifest().metadata);
   const int stored_ranks = set.manifest().world_size;
   const auto wanted = [&](std::string_view tensor) { return is_wanted(tensor, state, rank, stored_ranks); };
   const SetContent content = read_content(set, wanted, targets_in(state));
@@ -147,7 +149,7 @@ class Together {
 enum class Need { must_be_there, if_any };
 
 std::optional<Loaded> load_newest(const std::filesystem::path& directory, const State& state, const ProcessGroup* group,
-                                  Need need, const LoadOptions& options) {
+                                  Need need, const LoadOptions& options, const AcceptMetadata& accept = {}) {
   const NormalMode normal_mode;
   const Together together(group);
   together.require_same(facts_of_load(directory, state, options, need == Need::if_any ? "load_if_any" : "load"));
@@ -165,7 +167,7 @@ std::optional<Loaded> load_newest(const std::filesystem::path& directory, const 
           set->open_files();
         }) ||
         together.is_damaged([&] { verify_share(*set, *reader); }) ||
-        together.is_damaged([&] { steps = fit(*set, state, together.rank(), together.size()); })) {
+        together.is_damaged([&] { steps = fit(*set, state, together.rank(), together.size(), accept); })) {
       continue;
     }
     // Objects of all ranks come before any tensor: an object that throws must not leave its rank with old tensors.
@@ -206,6 +208,11 @@ std::optional<Loaded> load_if_any(const std::filesystem::path& directory, const 
 
 Loaded load(const std::filesystem::path& directory, const State& state, const LoadOptions& options) {
   return *load_newest(directory, state, nullptr, Need::must_be_there, options);
+}
+
+Loaded internal::load_accepted(const std::filesystem::path& directory, const State& state, const ProcessGroup& group,
+                               const AcceptMetadata& accept) {
+  return *load_newest(directory, state, &group, Need::must_be_there, {}, accept);
 }
 
 }  // namespace lockstep

@@ -19,7 +19,6 @@
 #include "lockstep/train/checkpoint/module_state.h"
 #include "lockstep/train/checkpoint/optimizer_state.h"
 #include "lockstep/train/checkpoint/random_state.h"
-#include "lockstep/train/checkpoint/resumption.h"
 #include "lockstep/train/checkpoint/tensor_types.h"
 #include "lockstep/train/ddp/shared_tensors.h"
 
@@ -104,6 +103,13 @@ std::vector<std::string> optimizer_names_of_rank_0(const State& state) {
   return names;
 }
 
+void require_equal_parameters(const torch::optim::Optimizer& optimizer) {
+  if (dynamic_cast<const LocalStepsOptimizer*>(&optimizer) == nullptr) return;
+  throw Error(ErrorKind::invalid_argument,
+              "this optimizer leaves the ranks with different parameters, and a checkpoint has only those of rank 0; "
+              "each rank can save its model and the optimizer's state_dict() with save_checkpoint()");
+}
+
 void add_optimizer_parts(StateParts& parts, const State& state, int rank) {
   const torch::optim::Optimizer& optimizer = *state.optimizer.get();
   require_equal_parameters(optimizer);
@@ -131,7 +137,8 @@ void add_optimizer_parts(StateParts& parts, const State& state, int rank) {
 }
 
 LockstepState mode_of(const State& state) {
-  return state.model.ddp() == nullptr ? LockstepState{} : lockstep_state_of(*state.model.ddp());
+  DdpBase* const ddp = state.model.ddp();
+  return ddp == nullptr || ddp->options().lockstep.shards == 0 ? LockstepState{} : ddp->lockstep_state();
 }
 
 std::int64_t number_of(const std::map<std::string, std::string>& metadata, const char* name, std::int64_t most) {

@@ -1,9 +1,8 @@
 #include "lockstep/train/checkpoint/training_run.h"
 
-#include <ATen/ops/tensor.h>
-#include <torch/nn/module.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstdint>
@@ -12,20 +11,20 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/base/atomic_file.h"
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/machine.h"
-#include "lockstep/formats/safetensors_header.h"
+#include "lockstep/train/checkpoint/accepted_load.h"
 #include "lockstep/train/checkpoint/checkpoint.h"
-#include "lockstep/train/checkpoint/module_state.h"
-#include "lockstep/train/checkpoint/optimizer_state.h"
-#include "lockstep/train/checkpoint/random_state.h"
-#include "lockstep/train/checkpoint/resumption.h"
 #include "lockstep/train/checkpoint/run_log.h"
-#include "lockstep/train/checkpoint/tensor_types.h"
+#include "lockstep/train/checkpoint/run_metadata.h"
+#include "lockstep/train/checkpoint/save_plan.h"
+#include "lockstep/train/checkpoint/set_directory.h"
+#include "lockstep/train/checkpoint/set_writing.h"
+#include "lockstep/train/checkpoint/single_file_run.h"
+#include "lockstep/train/checkpoint/state_parts.h"
 #include "lockstep/train/checkpoint/together.h"
 #include "lockstep/train/ddp/uneven_inputs/join_state.h"
 
@@ -35,28 +34,22 @@ using namespace internal;
 
 namespace {
 
+[[noreturn]] void refuse(const std::string& why) { throw Error(ErrorKind::invalid_argument, why); }
+
 void prepare(const std::filesystem::path& directory) {
   std::error_code failure;
   std::filesystem::create_directories(directory, failure);
   if (!failure && ::access(directory.c_str(), W_OK | X_OK) != 0) failure.assign(errno, std::generic_category());
   if (!failure) return;
-  refuse_run("cannot write to the directory " + directory.string() + ": " + failure.message() + "; name another");
+  refuse("cannot write to the directory " + directory.string() + ": " + failure.message() + "; name another");
 }
 
-std::map<std::string, std::string> metadata_of(const std::map<std::string, std::string>& choices) {
-  std::map<std::string, std::string> metadata;
-  for (const auto& [name, value] : choices) metadata[kChoice + name] = value;
-  return metadata;
-}
-
-// As a file of them would be refused.
+// As the manifest of a set would refuse them.
 void check_choices(const std::map<std::string, std::string>& choices) {
   try {
-    SafetensorsHeader header{.metadata = metadata_of(choices)};
-    lay_out(header);
-    serialise_header(header);
-  } catch (const Error& error) {
-    refuse_run(std::string("the choices of a TrainingRun cannot be stored: ") + error.what());
+    (void)nlohmann::json(choices).dump();
+  } catch (const nlohmann::json::exception& error) {
+    refuse(std::string("the choices of a TrainingRun cannot be stored, as they are not UTF-8: ") + error.what());
   }
 }
 
@@ -66,37 +59,39 @@ std::string text_of(const std::map<std::string, std::string>& choices) {
   return text;
 }
 
-// The newest checkpoint that is there; empty if there is none.
-std::string begin_in(const std::filesystem::path& directory) {
-  prepare(directory);
-  AtomicFile::remove_abandoned(directory, "step-");
-  const auto files = list_step_files(directory);
-  return files.empty() ? "" : files.front().path.filename().string();
+// The name of the newest checkpoint, damaged or not; of a set, and of a single file of an earlier version.
+struct Newest {
+  std::optional<SetPlace> set;
+  std::optional<StepFile> file;
+
+  bool is_file() const { return file && (!set || file->step > set->step); }
+  std::string name() const {
+    if (is_file()) return file->path.filename().string();
+    return set ? set->path.filename().string() : "";
+  }
+};
+
+Newest newest_in(const std::filesystem::path& directory) {
+  Newest newest;
+  if (!std::filesystem::is_directory(directory)) return newest;
+  if (const auto sets = list_sets(directory); !sets.empty()) newest.set = sets.front();
+  if (const auto files = list_step_files(directory); !files.empty()) newest.file = files.front();
+  return newest;
 }
 
-// All ranks check it, not only the one that writes, so that all refuse state that cannot be stored.
-void add_kept_optimizer(Checkpoint& checkpoint, const torch::optim::Optimizer& optimizer) {
-  require_equal_parameters(optimizer);
-  try {
-    add_optimizer(checkpoint, optimizer);
-  } catch (const Error& error) {
-    throw Error(error.kind(),
-                std::string("TrainingRun cannot store this optimizer: ") + error.what() +
-                    ". The state_dict() of a ZeroRedundancyOptimizer can be stored with save_checkpoint()");
+// The path of a single file to resume from, "set" if a set is newer or no file is undamaged, or nothing.
+std::string choose(const std::filesystem::path& directory) {
+  const Newest newest = newest_in(directory);
+  if (newest.is_file()) {
+    const auto file = latest_checkpoint(directory);
+    if (file && (!newest.set || file->step > newest.set->step)) return file->path.string();
   }
+  return newest.set ? "set" : "";
 }
 
-// Before more is trained that could not be kept. All ranks have the same, so each looks for itself.
-std::optional<Error> why_not_storable(const torch::nn::Module& module, const torch::optim::Optimizer& optimizer) {
-  try {
-    Checkpoint checkpoint;
-    add_kept_optimizer(checkpoint, optimizer);
-    add_module(checkpoint, module);
-    require_storable(checkpoint.tensors);
-    return std::nullopt;
-  } catch (const Error& error) {
-    return Error(error.kind(), std::string("this model or optimizer cannot be saved: ") + error.what());
-  }
+DdpBase& ddp_of(const State& state) {
+  if (state.model.ddp() != nullptr) return *state.model.ddp();
+  refuse("the State of a TrainingRun needs a DistributedDataParallel as its model");
 }
 
 }  // namespace
@@ -115,13 +110,15 @@ TrainingRun::TrainingRun(ProcessGroup group, TrainingRunOptions options)
   }
   for (std::size_t rank = 1; rank < choices.size(); ++rank) {
     if (choices[rank] == choices[0]) continue;
-    refuse_run(fmt::format("the choices of a TrainingRun differ: rank 0 has {}, rank {} has {}", choices[0], rank,
-                           choices[rank]));
+    refuse(fmt::format("the choices of a TrainingRun differ: rank 0 has {}, rank {} has {}", choices[0], rank,
+                       choices[rank]));
   }
-  earlier_file_ = from_rank_0(group_, "directory of a run", [&] { return begin_in(options_.directory); });
+  earlier_newest_ = from_rank_0(group_, "directory of a run", [&] {
+    prepare(options_.directory);
+    return newest_in(options_.directory).name();
+  });
   log_.set_hosts(std::move(hosts));
-  if (earlier_file_.empty()) return;
-  earlier_ = Earlier::to_refuse;
+  if (!earlier_newest_.empty()) earlier_ = Earlier::to_refuse;
 }
 
 void TrainingRun::start_anew() {
@@ -130,16 +127,18 @@ void TrainingRun::start_anew() {
 
 void TrainingRun::require_directory() const {
   if (earlier_ != Earlier::to_refuse) return;
-  refuse_run("the directory " + options_.directory.string() + " has checkpoints of an earlier run, the newest " +
-             earlier_file_ + "; call resume() to continue it, start_anew() to replace it, or name another directory");
+  refuse(
+      fmt::format("the directory {} has checkpoints of an earlier run, the newest {}; call resume() to continue it, "
+                  "start_anew() to replace it, or name another directory",
+                  options_.directory.string(), earlier_newest_));
 }
 
-// Whether it is time to save.
-bool TrainingRun::advance(double mean_loss, std::int64_t samples, DdpBase& ddp, const torch::nn::Module& module,
-                          const torch::optim::Optimizer& optimizer) {
+void TrainingRun::add_step(double mean_loss, std::int64_t samples, const State& state) {
   require_directory();
-  if (!std::exchange(is_compared_, true)) {
-    const auto failure = why_not_storable(module, optimizer);
+  DdpBase& ddp = ddp_of(state);
+  if (!std::exchange(is_storable_, true)) {
+    // Before more is trained that could not be saved. All ranks have the same, so each looks for itself.
+    const std::optional<Error> failure = error_in([&] { require_storable(state); });
     if (failure && options_.every != 0) throw Error(*failure);
     if (failure && group_.rank() == 0) log_warning(failure->what());
   }
@@ -151,7 +150,7 @@ bool TrainingRun::advance(double mean_loss, std::int64_t samples, DdpBase& ddp, 
   ++position.step;
   ++position.batch;
   log_.step_is_over(position.step, ddp);
-  return options_.every != 0 && position.step % options_.every == 0;
+  if (options_.every != 0 && position.step % options_.every == 0) save(state);
 }
 
 // The position in an epoch counts steps, so they must have as many samples as before.
@@ -184,66 +183,69 @@ void TrainingRun::log_metrics(std::initializer_list<std::pair<std::string_view, 
 }
 
 std::filesystem::path TrainingRun::path() const {
-  return step_path(options_.directory, static_cast<std::uint64_t>(position.step));
+  return set_path(options_.directory, static_cast<std::uint64_t>(position.step));
 }
 
-void TrainingRun::save_parts(const torch::nn::Module& module, DdpBase& ddp, const torch::optim::Optimizer& optimizer) {
+void TrainingRun::save(const State& given) {
   require_directory();
+  DdpBase& ddp = ddp_of(given);
   log_.flush(position.step, ddp);
-  Checkpoint checkpoint;
-  act_together(group_, "run to save", [&] { add_kept_optimizer(checkpoint, optimizer); });
-  ddp.compare_parameters(group_);
-  if (!ddp.has_buffers_of_rank_0()) ddp.sync_buffers();  // after a join
-  const LockstepState mode = lockstep_state_of(ddp);
-  // In lockstep mode the file is the same at any number of ranks; random numbers belong to shards.
-  if (mode.shards == 0) {
-    gather_random_states(checkpoint, group_);
-  } else {
-    add_random_state(checkpoint);
-  }
-  const at::Tensor sums = at::tensor({position.loss_sum, static_cast<double>(position.samples)}, at::kDouble);
-  group_.all_reduce(sums, ReduceOp::sum, {.name = "loss so far"});
+  State state = given;
+  state.step = position.step;
+  state.epoch = position.epoch;
+  TrainingPosition of_all = position;
+  group_.all_reduce(of_all.loss_sum, of_all.samples);
+  const int keep_last = earlier_ == Earlier::to_replace ? 1 : options_.keep_last;
   ddp.step_timer().leave_out();
-  from_rank_0(group_, "checkpoint of a run", [&] {
-    checkpoint.metadata.merge(metadata_of(options_.choices));
-    checkpoint.metadata.insert({{"step", std::to_string(position.step)},
-                                {"epoch", std::to_string(position.epoch)},
-                                {"batch", std::to_string(position.batch)},
-                                {"ranks", std::to_string(mode.shards == 0 ? group_.size() : 0)},
-                                {"shards", std::to_string(mode.shards)},
-                                {"shards_seed", std::to_string(mode.seed)},
-                                {"shards_step", std::to_string(mode.step)},
-                                {"threads", std::to_string(mode.threads)},
-                                {"arithmetic", mode.arithmetic}});
-    checkpoint.tensors[kLossSoFar] = sums;
-    add_module(checkpoint, module);
-    const TimePoint start = steady_clock().now();
-    save_checkpoint(path(), checkpoint, {.keep_last = earlier_ == Earlier::to_replace ? 1 : options_.keep_last});
-    log_.add_line(position.step, checkpoint_line(position.step, path(), seconds(steady_clock().now() - start)));
+  const TimePoint start = steady_clock().now();
+  SaveJob job = plan_save(options_.directory, state, {.retention = {.keep_last = keep_last}}, group_);
+  job.manifest.metadata.merge(run_metadata(of_all, options_.choices));
+  const std::filesystem::path set = run_save(job, group_);
+  from_rank_0(group_, "log of a checkpoint", [&] {
+    if (keep_last != 0) remove_single_files(keep_last);
+    log_.add_line(position.step, checkpoint_line(position.step, set, seconds(steady_clock().now() - start)));
     return std::string();
   });
   ddp.step_timer().leave_out();
   earlier_ = Earlier::nothing;
 }
 
-void TrainingRun::resume_parts(torch::nn::Module& module, DdpBase& ddp, torch::optim::Optimizer& optimizer) {
-  Checkpoint checkpoint = newest_checkpoint(group_, options_.directory);
-  Resumption resumption;
-  act_together(group_, "run to resume",
-               [&] { resumption = checked_resumption(checkpoint, options_, group_, module, ddp, optimizer); });
-  act_together(group_, "resumed run", [&] {
-    resumption.load_module();
-    resumption.load_optimizer();
-    set_random_state(resumption.random);
-  });
-  position = resumption.position;
-  samples_a_step_ = resumption.samples_a_step;
+// Of an earlier version, as far as sets have taken their place.
+void TrainingRun::remove_single_files(int keep_last) const {
+  const auto files = list_step_files(options_.directory);
+  if (files.empty()) return;
+  std::size_t kept = list_sets(options_.directory).size();
+  for (const StepFile& file : files) {
+    if (kept++ >= static_cast<std::size_t>(keep_last)) std::filesystem::remove(file.path);
+  }
+}
+
+const TrainingPosition& TrainingRun::resume(const State& state) {
+  DdpBase& ddp = ddp_of(state);
+  const std::string chosen =
+      from_rank_0(group_, "checkpoint to resume from", [&] { return choose(options_.directory); });
+  if (chosen.empty()) {
+    refuse("there is no undamaged checkpoint in " + options_.directory.string() +
+           "; start a new run instead of resuming, or name the directory that has one");
+  }
+  TrainingPosition stored;
+  const auto accept = [&](const Metadata& metadata) { stored = checked_position(metadata, options_); };
+  int ranks = 0;
+  if (chosen == "set") {
+    ranks = load_accepted(options_.directory, state, group_, accept).world_size;
+  } else {
+    ranks = load_single_file(chosen, state, group_, accept);
+  }
+  position = stored;
+  if (ddp.options().lockstep.shards == 0 && ranks != 0 && ranks != group_.size() && position.batch != 0) {
+    samples_a_step_ = static_cast<double>(position.samples) / static_cast<double>(position.batch);
+  }
   if (group_.rank() != 0) {
     position.loss_sum = 0;
     position.samples = 0;
   }
   earlier_ = Earlier::nothing;
-  if (resumption.mode.shards != 0) ddp.load_lockstep_state(resumption.mode);
+  return position;
 }
 
 }  // namespace lockstep

@@ -1,17 +1,18 @@
-// TrainingRun stores a whole training on disk: model, optimizer, random numbers, position, and settings that must not
-// change when a run is resumed. Each save is one file, step-0000000400.safetensors, in one directory; a killed run
-// resumes from the newest undamaged one, with the same bits at the same number of ranks; in lockstep mode at any. Every
-// rank continues with its own random numbers; with as many ranks as before the same, otherwise new ones derived from
-// the stored states and the rank (random_state.h). In lockstep mode random numbers belong to shards, and numbers that
-// ranks draw between steps continue from rank 0's state.
-// Not stored: the state of a communication hook (PowerSgd::state()), and state that differs between ranks:
-// DdpOptions::ignored parameters and, without forward_sync_buffers, buffers are rank 0's afterwards.
+// TrainingRun is a training with its directory: it saves and resumes the State of save.h at the right moments, together
+// with the position in the data and with settings that must not change, and logs how ranks spend their steps. Each save
+// is a set, step-0000000400; a killed run resumes from the newest undamaged one, with the same bits at the same number
+// of ranks; in lockstep mode at any. Single files of earlier versions, step-0000000400.safetensors, are resumed too.
+// Every rank continues with its own random numbers; with as many ranks as before the same, otherwise new ones derived
+// from the stored states and the rank. In lockstep mode random numbers belong to shards, and numbers that ranks draw
+// between steps continue from rank 0's state.
 //   lockstep::TrainingRun run(world, {.directory = "out", .choices = {{"batch_size", "128"}}});
 //   if (resume) run.resume(ddp, optimizer); else run.start_anew();
 //   sampler.set_epoch(run.position.epoch); for (... : loader(train, sampler, {.first_batch = run.position.batch})) {
 //     ... one step; run.add_step(loss, samples, ddp, optimizer); }  run.position.begin_next_epoch(); run.save(...);
-// Its log, metrics.jsonl, also shows how ranks spend their steps; a rank that delays the others causes a warning. All
-// ranks call the same functions; rank 0 writes. Errors as of checkpoint.h and of ProcessGroup's calls.
+// Each call also takes a State, whose model is a DistributedDataParallel, in place of the two: with a sampler, a
+// loader, a hook, values of the program. The run sets its step and epoch. Its log, metrics.jsonl, also shows how ranks
+// spend their steps; a rank that delays the others causes a warning. All ranks call the same functions. Errors as of
+// save(), load() and ProcessGroup's calls.
 #pragma once
 
 #include <cstdint>
@@ -24,23 +25,19 @@
 #include <utility>
 
 #include "lockstep/comm/group/process_group.h"
+#include "lockstep/train/checkpoint/state.h"
 #include "lockstep/train/checkpoint/training_log.h"
-#include "lockstep/train/ddp/distributed_data_parallel.h"
-
-namespace torch::optim {
-class Optimizer;
-}
 
 namespace lockstep {
 
 struct TrainingRunOptions {
   std::filesystem::path directory;
   // Settings that a resumed run must share, under any names: otherwise Error{invalid_argument} shows both values. The
-  // file's metadata has them with the prefix "choice.".
+  // checkpoint's metadata has them with the prefix "choice.".
   std::map<std::string, std::string> choices = {};
   // The values of choices that a checkpoint of an older program does not record.
   std::map<std::string, std::string> untold = {};
-  int keep_last = 3;       // files; 0 keeps all
+  int keep_last = 3;       // checkpoints; 0 keeps all
   std::int64_t every = 0;  // steps after which add_step() saves; 0: never
 };
 
@@ -61,39 +58,35 @@ struct TrainingPosition {
 class TrainingRun {
  public:
   // Rank 0 creates the directory, before any training that could not be saved. Collective. Error{invalid_argument} on
-  // all ranks if it cannot be written, or choices differ between ranks or cannot be stored: control characters in
-  // names, text that is not UTF-8.
+  // all ranks if it cannot be written, or choices differ between ranks or are not UTF-8.
   TrainingRun(ProcessGroup group, TrainingRunOptions options);
 
   TrainingPosition position;
 
   // Records a step over `samples` of this rank (0 if repeated in join()). Saves if due. Ranks may compare times.
   // Error{invalid_argument} on all ranks from the first step on (if `every` is 0 a warning), from save() and resume():
-  // tensors that cannot be stored, an optimizer that optimizer_state.h lacks or that leaves ranks with different
-  // parameters (ZeroRedundancyOptimizer, PostLocalSgdOptimizer). From the first step on: the directory has files of an
-  // earlier run, and neither resume() nor start_anew() was called. Error{desync} when it saves: parameters differ.
-  template <class Module>
-  void add_step(double mean_loss, std::int64_t samples, DistributedDataParallel<Module>& ddp,
-                const torch::optim::Optimizer& optimizer) {
-    if (advance(mean_loss, samples, ddp, *ddp.module(), optimizer)) save(ddp, optimizer);
+  // a model or an optimizer that save() refuses. From the first step on: the directory has checkpoints of an earlier
+  // run, and neither resume() nor start_anew() was called.
+  void add_step(double mean_loss, std::int64_t samples, const State& state);
+  void add_step(double mean_loss, std::int64_t samples, ModelRef model, OptimizerRef optimizer) {
+    add_step(mean_loss, samples, {.model = model, .optimizer = optimizer});
   }
-  template <class Module>
-  void save(DistributedDataParallel<Module>& ddp, const torch::optim::Optimizer& optimizer) {
-    save_parts(*ddp.module(), ddp, optimizer);
-  }
+  void save(const State& state);
+  void save(ModelRef model, OptimizerRef optimizer) { save({.model = model, .optimizer = optimizer}); }
   // Loads the newest undamaged checkpoint that rank 0 finds. Error{invalid_argument}: there is none, or it is of
   // another run, on any rank; then nothing has changed on any. In lockstep mode a warning says why bits will differ
   // from before. With another number of ranks in the middle of an epoch, a step must have as many samples over all
   // ranks as before (BatchSize::global); otherwise the first step logs a warning.
-  template <class Module>
-  const TrainingPosition& resume(DistributedDataParallel<Module>& ddp, torch::optim::Optimizer& optimizer) {
-    resume_parts(*ddp.module(), ddp, optimizer);
-    return position;
+  const TrainingPosition& resume(const State& state);
+  const TrainingPosition& resume(ModelRef model, OptimizerRef optimizer) {
+    return resume({.model = model, .optimizer = optimizer});
   }
   // The same, or begins a run if none has been saved yet. For programs that are restarted automatically.
-  template <class Module>
-  const TrainingPosition& resume_if_any(DistributedDataParallel<Module>& ddp, torch::optim::Optimizer& optimizer) {
-    return earlier_file_.empty() ? position : resume(ddp, optimizer);
+  const TrainingPosition& resume_if_any(const State& state) {
+    return earlier_newest_.empty() ? position : resume(state);
+  }
+  const TrainingPosition& resume_if_any(ModelRef model, OptimizerRef optimizer) {
+    return resume_if_any({.model = model, .optimizer = optimizer});
   }
   // For a directory with checkpoints of an earlier run: this run's first checkpoint replaces them.
   void start_anew();
@@ -112,18 +105,15 @@ class TrainingRun {
   enum class Earlier { nothing, to_refuse, to_replace };
 
   void require_directory() const;
-  bool advance(double mean_loss, std::int64_t samples, DdpBase& ddp, const torch::nn::Module& module,
-               const torch::optim::Optimizer& optimizer);
   void compare_steps(double before, std::int64_t samples) const;
-  void save_parts(const torch::nn::Module& module, DdpBase& ddp, const torch::optim::Optimizer& optimizer);
-  void resume_parts(torch::nn::Module& module, DdpBase& ddp, torch::optim::Optimizer& optimizer);
+  void remove_single_files(int keep_last) const;
 
   const ProcessGroup group_;
   const TrainingRunOptions options_;
   Earlier earlier_ = Earlier::nothing;
-  std::string earlier_file_;  // the newest of those that it had at the beginning; the same on all ranks
+  std::string earlier_newest_;  // of the checkpoints that it had at the beginning; the same on all ranks
   internal::TrainingLog log_;
-  bool is_compared_ = false;   // model and optimizer, with the types that can be stored
+  bool is_storable_ = false;   // model and optimizer, as the first step has checked
   double samples_a_step_ = 0;  // before a resume with other ranks, compared with the first step; 0: none
 };
 

@@ -33,7 +33,7 @@ class ElasticTest(unittest.TestCase):
             return output
 
     def steps(self, out):
-        return [int(path.stem[5:]) for path in sorted((self.folder / out).glob("step-*.safetensors"))]
+        return [int(path.name[5:]) for path in sorted((self.folder / out).glob("step-*"))]
 
     def wait_for_step(self, out, step):
         self.assertTrue(wait_for(lambda: self.steps(out)[-1:] >= [step], 60))

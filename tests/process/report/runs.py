@@ -32,7 +32,7 @@ def whole(epochs=3, text=""):
         lines.append(epoch(number, train_loss=1 / (number + 1), val_loss=1.5 / (number + 1),
                            val_accuracy=1 - 0.5 / (number + 1), samples_per_second=1000 + number))
         lines.append({"kind": "checkpoint", "step": number * 100 + 100, "seconds": 0.25,
-                      "path": f"out/step-{number * 100 + 100:010}.safetensors"})
+                      "path": f"out/step-{number * 100 + 100:010}"})
     lines.append({"kind": "restart", "attempt": 1, "reason": "rank 1 was killed by SIGKILL" + text,
                   "at": "2026-11-25T19:00:00Z"})
     return lines

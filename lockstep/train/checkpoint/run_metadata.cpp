@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char* kBatch = "batch";
 
-[[noreturn]] void refuse(const std::string& why) { throw Error(ErrorKind::invalid_argument, why); }
+[[noreturn]] void refuse_checkpoint(const std::string& why) { throw Error(ErrorKind::invalid_argument, why); }
 
 void require_choices(const Metadata& metadata, const TrainingRunOptions& options) {
   for (const auto& [name, value] : options.choices) {
@@ -23,15 +23,15 @@ void require_choices(const Metadata& metadata, const TrainingRunOptions& options
     const bool is_stored = stored != metadata.end();
     const auto untold = options.untold.find(name);
     if (!is_stored && untold == options.untold.end()) {
-      refuse(
+      refuse_checkpoint(
           fmt::format("the checkpoint in {} does not record its {}, this run has {}; if all such checkpoints have "
                       "the same value, set it in TrainingRunOptions::untold",
                       options.directory.string(), name, value));
     }
     const std::string& then = is_stored ? stored->second : untold->second;
     if (then == value) continue;
-    refuse(fmt::format("the checkpoint in {} was made with {} {}, this run has {}", options.directory.string(), name,
-                       then, value));
+    refuse_checkpoint(fmt::format("the checkpoint in {} was made with {} {}, this run has {}",
+                                  options.directory.string(), name, then, value));
   }
 }
 
@@ -52,8 +52,8 @@ TrainingPosition checked_position(const Metadata& metadata, const TrainingRunOpt
   const auto text = [&](const char* name) -> const std::string& {
     const auto found = metadata.find(name);
     if (found != metadata.end()) return found->second;
-    refuse(fmt::format("the checkpoint in {} has no '{}', which every TrainingRun stores; load it with load()", where,
-                       name));
+    refuse_checkpoint(fmt::format(
+        "the checkpoint in {} has no '{}', which every TrainingRun stores; load it with load()", where, name));
   };
   const auto number = [&](const char* name, std::int64_t most) {
     return checked_between(checked_decimal(text(name), name, origin), std::int64_t{0}, most, name, origin);

@@ -38,7 +38,7 @@ struct Listed {
   int owner;
 };
 
-[[noreturn]] void refuse(const std::string& why) { throw Error(ErrorKind::invalid_argument, why); }
+[[noreturn]] void refuse_state(const std::string& why) { throw Error(ErrorKind::invalid_argument, why); }
 
 void append_listed(const Json& description, int owner, int told_by, std::vector<Listed>& out) {
   try {
@@ -61,8 +61,8 @@ void require_same_lists(const std::vector<Json>& told, const char* list) {
     std::size_t at = 0;
     while (at < mine.size() && at < theirs.size() && mine[at] == theirs[at]) ++at;
     const auto shown = [at](const Json& of) { return at < of.size() ? of[at].dump() : std::string("nothing"); };
-    refuse(fmt::format("ranks save different states: where rank 0 has {}, rank {} has {}", shown(mine), rank,
-                       shown(theirs)));
+    refuse_state(fmt::format("ranks save different states: where rank 0 has {}, rank {} has {}", shown(mine), rank,
+                             shown(theirs)));
   }
 }
 
@@ -189,8 +189,8 @@ Json description_of(const StateParts& parts, bool may_differ) {
 
 OwnState own_state(const std::filesystem::path& directory, const State& state, const SaveOptions& options, int rank,
                    int size) {
-  if (state.step < 0) refuse(fmt::format("the step of a checkpoint is {}; it must not be negative", state.step));
-  if (directory.empty()) refuse("the path of the checkpoint directory is empty");
+  if (state.step < 0) refuse_state(fmt::format("the step of a checkpoint is {}; it must not be negative", state.step));
+  if (directory.empty()) refuse_state("the path of the checkpoint directory is empty");
   check(options.retention);
   OwnState own{.parts = take_apart(state, rank, size), .told = {}, .key = {}};
   if (options.sign && rank == 0) own.key = SigningKey::of_this_user();

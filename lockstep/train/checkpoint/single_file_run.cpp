@@ -31,7 +31,7 @@ void complete(Checkpoint& checkpoint, const std::string& file) {
   metadata[kSamples] = fmt::format("{:.0f}", numbers[1]);
 }
 
-void refuse_missing(const State& state, const std::string& file) {
+void require_parts_of_files(const State& state, const std::string& file) {
   const char* const missing = state.sampler.load  ? "sampler"
                               : state.loader.load ? "loader"
                               : state.hook.load   ? "hook"
@@ -51,7 +51,7 @@ int load_single_file(const std::filesystem::path& file, const State& state, cons
   LoadSteps steps;
   int ranks = 0;
   act_together(group, "run to resume", [&] {
-    refuse_missing(state, name);
+    require_parts_of_files(state, name);
     Checkpoint checkpoint = load_checkpoint(file);
     complete(checkpoint, name);
     accept(checkpoint.metadata);

@@ -34,22 +34,31 @@ using namespace internal;
 
 namespace {
 
-[[noreturn]] void refuse(const std::string& why) { throw Error(ErrorKind::invalid_argument, why); }
+[[noreturn]] void refuse_run(const std::string& why) { throw Error(ErrorKind::invalid_argument, why); }
 
 void prepare(const std::filesystem::path& directory) {
   std::error_code failure;
   std::filesystem::create_directories(directory, failure);
   if (!failure && ::access(directory.c_str(), W_OK | X_OK) != 0) failure.assign(errno, std::generic_category());
   if (!failure) return;
-  refuse("cannot write to the directory " + directory.string() + ": " + failure.message() + "; name another");
+  refuse_run("cannot write to the directory " + directory.string() + ": " + failure.message() + "; name another");
 }
 
 // As the manifest of a set would refuse them.
 void check_choices(const std::map<std::string, std::string>& choices) {
+  constexpr std::size_t kMostBytes = 65536;
+  for (const auto& [name, value] : choices) {
+    const std::size_t longest = std::max(name.size(), value.size());
+    if (longest <= kMostBytes) continue;
+    refuse_run(
+        fmt::format("the choices of a TrainingRun cannot be stored: a name or value has {} bytes, at most {} are "
+                    "possible",
+                    longest, kMostBytes));
+  }
   try {
     (void)nlohmann::json(choices).dump();
   } catch (const nlohmann::json::exception& error) {
-    refuse(std::string("the choices of a TrainingRun cannot be stored, as they are not UTF-8: ") + error.what());
+    refuse_run(std::string("the choices of a TrainingRun cannot be stored, as they are not UTF-8: ") + error.what());
   }
 }
 
@@ -91,7 +100,7 @@ std::string choose(const std::filesystem::path& directory) {
 
 DdpBase& ddp_of(const State& state) {
   if (state.model.ddp() != nullptr) return *state.model.ddp();
-  refuse("the State of a TrainingRun needs a DistributedDataParallel as its model");
+  refuse_run("the State of a TrainingRun needs a DistributedDataParallel as its model");
 }
 
 }  // namespace
@@ -110,8 +119,8 @@ TrainingRun::TrainingRun(ProcessGroup group, TrainingRunOptions options)
   }
   for (std::size_t rank = 1; rank < choices.size(); ++rank) {
     if (choices[rank] == choices[0]) continue;
-    refuse(fmt::format("the choices of a TrainingRun differ: rank 0 has {}, rank {} has {}", choices[0], rank,
-                       choices[rank]));
+    refuse_run(fmt::format("the choices of a TrainingRun differ: rank 0 has {}, rank {} has {}", choices[0], rank,
+                           choices[rank]));
   }
   earlier_newest_ = from_rank_0(group_, "directory of a run", [&] {
     prepare(options_.directory);
@@ -127,7 +136,7 @@ void TrainingRun::start_anew() {
 
 void TrainingRun::require_directory() const {
   if (earlier_ != Earlier::to_refuse) return;
-  refuse(
+  refuse_run(
       fmt::format("the directory {} has checkpoints of an earlier run, the newest {}; call resume() to continue it, "
                   "start_anew() to replace it, or name another directory",
                   options_.directory.string(), earlier_newest_));
@@ -225,8 +234,8 @@ const TrainingPosition& TrainingRun::resume(const State& state) {
   const std::string chosen =
       from_rank_0(group_, "checkpoint to resume from", [&] { return choose(options_.directory); });
   if (chosen.empty()) {
-    refuse("there is no undamaged checkpoint in " + options_.directory.string() +
-           "; start a new run instead of resuming, or name the directory that has one");
+    refuse_run("there is no undamaged checkpoint in " + options_.directory.string() +
+               "; start a new run instead of resuming, or name the directory that has one");
   }
   TrainingPosition stored;
   const auto accept = [&](const Metadata& metadata) { stored = checked_position(metadata, options_); };

@@ -75,7 +75,7 @@ TEST_CASE("choices that differ among ranks are refused, and so on all what one c
                 }),
                 ErrorKind::invalid_argument, "rank 0 has lr = 1, rank 1 has lr = 2");
     CHECK_ERROR(error_of([&] {
-                  TrainingRun(group, {.directory = folder.path(), .choices = {{is_first ? "a" : "\x01", "1"}}});
+                  TrainingRun(group, {.directory = folder.path(), .choices = {{is_first ? "a" : "\xff", "1"}}});
                 }),
                 ErrorKind::invalid_argument, "rank 1: the choices of a TrainingRun cannot be stored");
     int one = 1;
@@ -132,6 +132,7 @@ TEST_CASE("choices that cannot be stored are refused before any work is done") {
     CHECK_ERROR(error("x", "\xff"), ErrorKind::invalid_argument, "choices of a TrainingRun cannot be stored",
                 "not UTF-8");
     CHECK_ERROR(error("\xff\xfe", "x"), ErrorKind::invalid_argument, "not UTF-8");
+    CHECK_ERROR(error("x", std::string(65537, 'y')), ErrorKind::invalid_argument, "has 65537 bytes, at most 65536");
   });
 }
 
@@ -141,7 +142,7 @@ TEST_CASE("choices may have any names and values") {
     const TrainingRunOptions options{
         .directory = folder.path(),
         .choices = {
-            {"\xc3\xa9", "a\nb \"q\" \\"}, {"", ""}, {"two\nlines", std::string(1 << 20, 'y')}, {"\x01", "\x7f"}}};
+            {"\xc3\xa9", "a\nb \"q\" \\"}, {"", ""}, {"two\nlines", std::string(65536, '\x01')}, {"\x01", "\x7f"}}};
     Training first(group, options);
     first.step();
     first.run.save(first.ddp, first.optimizer);
@@ -163,7 +164,7 @@ TEST_CASE("an optimizer that cannot be kept is an error on all ranks at once") {
                 "this model or optimizer cannot be saved: ", "only SGD, Adam");
     CHECK(training.run.position.step == 0);
     CHECK_ERROR(error_of([&] { training.run.save(training.ddp, other); }), ErrorKind::invalid_argument,
-                "only SGD, Adam", "ZeroRedundancyOptimizer");
+                "only SGD, Adam");
     training.run.save(training.ddp, training.optimizer);
   });
 }

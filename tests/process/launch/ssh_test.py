@@ -293,7 +293,7 @@ class SshTest(unittest.TestCase):
         self.expect_unusable("host second: ssh could not reach it", "Host key verification failed", "known_hosts")
 
     def test_a_host_without_lockstep(self):
-        self.expect_unusable("/nowhere/lockstep is not there", "--remote-path",
+        self.expect_unusable("/nowhere/lockstep does not exist there", "--remote-path",
                              arguments=("--remote-path", "/nowhere/lockstep"))
 
     def test_a_host_that_does_not_answer(self):
@@ -302,7 +302,7 @@ class SshTest(unittest.TestCase):
     def test_a_stop_while_the_first_host_does_not_answer(self):
         for number in (signal.SIGINT, signal.SIGTERM):
             tree = self.start("sleep", "100", hosts="10.213.7.77,second")
-            self.assertTrue(wait_for(lambda: self.hosts.processes("--node-rank=1 ")))
+            self.assertTrue(wait_for(lambda: self.hosts.processes("--node-rank=1 "), 10 + links_test.SLACK))
             begin = time.monotonic()
             tree.process.send_signal(number)
             code, _, error = tree.finish(30)

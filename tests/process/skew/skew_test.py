@@ -121,7 +121,7 @@ class Log(SkewTest):
         (checkpoint,) = self.lines("checkpoint")
         self.assertEqual(list(checkpoint), ["kind", "step", "path", "seconds"])
         self.assertEqual(checkpoint["step"], 12)
-        self.assertTrue(pathlib.Path(checkpoint["path"]).is_file())
+        self.assertTrue(pathlib.Path(checkpoint["path"], "manifest.json").is_file())
 
 
 # What each kind of event has in the traces of torch.profiler, and where it may be left out.

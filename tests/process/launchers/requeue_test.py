@@ -24,7 +24,7 @@ SKIPPED = 77
 LOCKSTEP = ""
 PROGRAM = ""
 TEMPLATE = HERE.parent.parent.parent / "share" / "lockstep" / "slurm.sbatch"
-EPOCHS = 40
+EPOCHS = 25
 OF_LAUNCHERS = re.compile(r"^(LOCKSTEP|SLURM|SBATCH)_|^(RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|MAX_RE\w+)$")
 
 
@@ -74,7 +74,7 @@ class Requeue(unittest.TestCase):
         return self.log.read_text() if self.log.exists() else ""
 
     def expect_resumed(self, job):
-        self.assertTrue(wait_for(lambda: "SHA-256 of the run" in self.said(), 90), self.said())
+        self.assertTrue(wait_for(lambda: "SHA-256 of the run" in self.said(), 150), self.said())
         self.assertRegex(self.said(), r"resumed after step [1-9]\d*\n")
         self.assertEqual(re.findall("SHA-256 of the run: ([0-9a-f]{64})", self.said()), [self.digest])
         state = self.slurm("scontrol", "show", "job", "-o", job).stdout

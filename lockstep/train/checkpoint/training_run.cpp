@@ -84,6 +84,10 @@ Newest newest_in(const std::filesystem::path& directory) {
   Newest newest;
   if (!std::filesystem::is_directory(directory)) return newest;
   if (const auto sets = list_sets(directory); !sets.empty()) newest.set = sets.front();
+  // A set that has lost its manifest is a damaged one: the directory must not look empty, or a run would begin anew.
+  if (const auto parts = list_parts_alone(directory); !newest.set && !parts.empty()) {
+    newest.set = SetPlace{.step = step_of_set(parts.front()).value_or(0), .path = parts.front()};
+  }
   if (const auto files = list_step_files(directory); !files.empty()) newest.file = files.front();
   return newest;
 }

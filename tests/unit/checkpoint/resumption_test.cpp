@@ -1,10 +1,10 @@
-
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/sgd.h>
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -67,6 +67,20 @@ TEST_CASE("a checkpoint that is refused changes nothing") {
     check_refusal("has the state of the SGD optimizer", second.ddp, adam);
     DistributedDataParallel other(torch::nn::Linear(torch::nn::LinearOptions(3, 1).bias(false)), group);
     check_refusal("does not fit the module", other, second.optimizer);
+  });
+}
+
+TEST_CASE("a directory with nothing but a set without its manifest is not taken for an empty one") {
+  const TemporaryDirectory folder;
+  run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {
+    Training first(group, {.directory = folder.path()});
+    first.run.save(first.ddp, first.optimizer);
+    if (group.rank() == 0) std::filesystem::remove(first.run.path() / "manifest.json");
+    group.barrier();
+    Training second(group, {.directory = folder.path()});
+    CHECK_ERROR(error_of([&] { second.run.resume_if_any(second.ddp, second.optimizer); }), ErrorKind::corrupt_data,
+                "every checkpoint in " + folder.path());
+    CHECK_ERROR(error_of([&] { second.step(); }), ErrorKind::invalid_argument, "has checkpoints of an earlier run");
   });
 }
 

@@ -39,6 +39,7 @@ class Job {
     hang_.look({0, 1}, now_ += 2s);
   }
   bool has_told() const { return hang_.has_told(); }
+  void delay_reports(Duration by) { delay_ = by; }
   void fall_silent() { reports_ = false; }
   void compute() { computes_ = true; }
   void other_generation() { generation_ = kGeneration - 1; }
@@ -62,12 +63,13 @@ class Job {
     stands.sight.is_progress = computes_ && host == 1;
     stands.sight.state = 'S';
     hang_.hear(entry, stands, now_);
-    const Duration still = now_ - still_since_;
+    const Duration still = now_ - still_since_ - delay_;
     hang_.hear(entry, HostStands{generation_, still >= 10s, static_cast<int>(still / 1ms)}, now_);
   }
 
   TimePoint now_{1000s};
   TimePoint still_since_{1000s};
+  Duration delay_{};
   bool reports_ = true;
   bool computes_ = false;
   int generation_ = kGeneration;
@@ -86,6 +88,13 @@ TEST_CASE("hosts that do not move are told of together, and the job is ended at 
   CHECK(end_after == 100s);
   CHECK(end.blamed == 1);
   CHECK(end.verdict == "nothing moved for 100 s: rank 0 waits in barrier #4 (group world) for rank 1");
+}
+
+TEST_CASE("reports that are late by different times do not begin the wait anew") {
+  Job job({});
+  CHECK(job.next().second == 60s);
+  job.delay_reports(30ms);
+  CHECK(job.next().second == 120s);
 }
 
 TEST_CASE("a job that moves again does not hang any more") {

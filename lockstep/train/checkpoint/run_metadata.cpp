@@ -15,27 +15,27 @@ namespace {
 
 constexpr const char* kBatch = "batch";
 
-[[noreturn]] void refuse_checkpoint(const std::string& why) { throw Error(ErrorKind::invalid_argument, why); }
-
 void require_choices(const Metadata& metadata, const TrainingRunOptions& options) {
   for (const auto& [name, value] : options.choices) {
     const auto stored = metadata.find(kChoice + name);
     const bool is_stored = stored != metadata.end();
     const auto untold = options.untold.find(name);
     if (!is_stored && untold == options.untold.end()) {
-      refuse_checkpoint(
+      refuse_run(
           fmt::format("the checkpoint in {} does not record its {}, this run has {}; if all such checkpoints have "
                       "the same value, set it in TrainingRunOptions::untold",
                       options.directory.string(), name, value));
     }
     const std::string& then = is_stored ? stored->second : untold->second;
     if (then == value) continue;
-    refuse_checkpoint(fmt::format("the checkpoint in {} was made with {} {}, this run has {}",
-                                  options.directory.string(), name, then, value));
+    refuse_run(fmt::format("the checkpoint in {} was made with {} {}, this run has {}", options.directory.string(),
+                           name, then, value));
   }
 }
 
 }  // namespace
+
+void refuse_run(const std::string& why) { throw Error(ErrorKind::invalid_argument, why); }
 
 Metadata run_metadata(const TrainingPosition& position, const std::map<std::string, std::string>& choices) {
   // fmt writes the shortest text that gives the same double again; "nan" and "inf" can be read back too.
@@ -52,8 +52,8 @@ TrainingPosition checked_position(const Metadata& metadata, const TrainingRunOpt
   const auto text = [&](const char* name) -> const std::string& {
     const auto found = metadata.find(name);
     if (found != metadata.end()) return found->second;
-    refuse_checkpoint(fmt::format(
-        "the checkpoint in {} has no '{}', which every TrainingRun stores; load it with load()", where, name));
+    refuse_run(fmt::format("the checkpoint in {} has no '{}', which every TrainingRun stores; load it with load()",
+                           where, name));
   };
   const auto number = [&](const char* name, std::int64_t most) {
     return checked_between(checked_decimal(text(name), name, origin), std::int64_t{0}, most, name, origin);

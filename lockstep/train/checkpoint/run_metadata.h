@@ -15,6 +15,9 @@ inline constexpr const char* kChoice = "choice.";  // begins the names of choice
 inline constexpr const char* kLossSum = "loss_sum";
 inline constexpr const char* kSamples = "samples";
 
+// Error{invalid_argument}: the run cannot begin, be saved or be resumed as it is.
+[[noreturn]] void refuse_run(const std::string& why);
+
 // Without step and epoch, which save() stores. position: with sums over all ranks.
 Metadata run_metadata(const TrainingPosition& position, const std::map<std::string, std::string>& choices);
 

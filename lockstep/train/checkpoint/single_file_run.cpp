@@ -5,7 +5,6 @@
 #include <string>
 
 #include "lockstep/base/checked.h"
-#include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/train/checkpoint/checkpoint.h"
 #include "lockstep/train/checkpoint/state_parts.h"
@@ -23,8 +22,7 @@ void complete(Checkpoint& checkpoint, const std::string& file) {
   metadata.insert({"shards_step", metadata["step"]});
   const auto sums = checkpoint.tensors.find(kLossSoFar);
   if (sums == checkpoint.tensors.end() || sums->second.numel() != 2 || sums->second.scalar_type() != at::kDouble) {
-    throw Error(ErrorKind::invalid_argument,
-                fmt::format("{} has no valid '{}', two numbers that every TrainingRun stores", file, kLossSoFar));
+    refuse_run(fmt::format("{} has no valid '{}', two numbers that every TrainingRun stores", file, kLossSoFar));
   }
   const auto* const numbers = sums->second.const_data_ptr<double>();
   metadata[kLossSum] = fmt::format("{}", numbers[0]);
@@ -38,9 +36,10 @@ void require_parts_of_files(const State& state, const std::string& file) {
                               : state.user.load   ? "user values"
                                                   : nullptr;
   if (missing == nullptr) return;
-  throw Error(ErrorKind::invalid_argument, fmt::format("{} has no {}, as it is a single file of an earlier version; "
-                                                       "leave it out of the State for this resume",
-                                                       file, missing));
+  refuse_run(
+      fmt::format("{} has no {}, as it is a single file of an earlier version; leave it out of the State for this "
+                  "resume",
+                  file, missing));
 }
 
 }  // namespace

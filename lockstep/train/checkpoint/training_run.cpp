@@ -34,8 +34,6 @@ using namespace internal;
 
 namespace {
 
-[[noreturn]] void refuse_run(const std::string& why) { throw Error(ErrorKind::invalid_argument, why); }
-
 void prepare(const std::filesystem::path& directory) {
   std::error_code failure;
   std::filesystem::create_directories(directory, failure);
@@ -83,9 +81,10 @@ struct Newest {
 Newest newest_in(const std::filesystem::path& directory) {
   Newest newest;
   if (!std::filesystem::is_directory(directory)) return newest;
-  if (const auto sets = list_sets(directory); !sets.empty()) newest.set = sets.front();
-  // A set that has lost its manifest is a damaged one: the directory must not look empty, or a run would begin anew.
-  if (const auto parts = list_parts_alone(directory); !newest.set && !parts.empty()) {
+  if (const auto sets = list_sets(directory); !sets.empty()) {
+    newest.set = sets.front();
+  } else if (const auto parts = list_parts_alone(directory); !parts.empty()) {
+    // A set that has lost its manifest is a damaged one: the directory must not look empty, or a run would begin again.
     newest.set = SetPlace{.step = step_of_set(parts.front()).value_or(0), .path = parts.front()};
   }
   if (const auto files = list_step_files(directory); !files.empty()) newest.file = files.front();

@@ -160,7 +160,7 @@ one from C++. MPI is `MPI_Allreduce` in place. `memcpy` is no all-reduce: every 
 once; "alone", one process does while the others sleep. Bytes are those of the longer side: what is reduced or
 broadcast, all that is gathered, all that is scattered. A ratio above 1 means that Lockstep is faster."""
 
-HOSTS_RULE = """Two network namespaces of this machine stand for hosts, joined by a bridge; a token bucket filter limits
+HOSTS_RULE = """Two network namespaces of this machine act as hosts, joined by a bridge; a token bucket filter limits
 each one's link in each direction. The same rule as above. "Of the link": the bytes that must cross it at least once, in
 each direction, by the time and the link's speed, headers of packets not counted."""
 

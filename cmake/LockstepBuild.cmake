@@ -97,17 +97,17 @@ if(LOCKSTEP_SANITIZE)
 endif()
 
 # lockstep_library(<folder> SOURCES a.cpp ... [LINKS <folder or target> ...] [PRIVATE_LINKS ...] [TORCH] [OPTIMIZE n]
-#                  [QUICK])
+#                  [QUICK] [COMPONENT <component of the installed package>])
 # makes the static library lockstep_<folder>, alias Lockstep::<folder>. LINKS names other folders or targets; a folder
 # may only name folders above it in lockstep/CMakeLists.txt, which is what keeps includes pointing one way. A release
 # build optimises at level 2, or at the one that OPTIMIZE says: 3 for loops over data, 1 for what a program does once.
 # The sanitizers' builds optimise at level 1, or with QUICK, where no test goes through many cases, not at all.
 function(lockstep_library folder)
-  cmake_parse_arguments(ARG "TORCH;QUICK" "OPTIMIZE" "SOURCES;LINKS;PRIVATE_LINKS" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH;QUICK" "OPTIMIZE;COMPONENT" "SOURCES;LINKS;PRIVATE_LINKS" ${ARGN})
   set(target lockstep_${folder})
   add_library(${target} STATIC ${ARG_SOURCES})
   add_library(Lockstep::${folder} ALIAS ${target})
-  set_target_properties(${target} PROPERTIES EXPORT_NAME ${folder})
+  set_target_properties(${target} PROPERTIES EXPORT_NAME ${folder} LOCKSTEP_COMPONENT "${ARG_COMPONENT}")
   target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
                                               $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
   target_compile_features(${target} PUBLIC cxx_std_20)

@@ -1,5 +1,5 @@
 # Lockstep::lockstep, the target that stands for all libraries, and the install tree with its CMake package.
-# The package has two components: core (everything without libtorch) and torch.
+# The package has three components: core (everything without libtorch), torch, and formats (files of other programs).
 
 get_property(libraries GLOBAL PROPERTY LOCKSTEP_LIBRARIES)
 add_library(lockstep_everything INTERFACE)
@@ -23,10 +23,11 @@ set(finder_PkgConfig::XXHASH
 set(finder_PkgConfig::LIBZIP
     "find_dependency(PkgConfig)\npkg_check_modules(LIBZIP REQUIRED QUIET IMPORTED_TARGET libzip)")
 
-# Sorts the libraries into core_libraries and torch_libraries, and writes the commands that find what each kind links
-# into core_dependencies and torch_dependencies.
+# Sorts the libraries into core_libraries and torch_libraries, and of these, into formats_libraries as well. Writes the
+# commands that find what a component links into core_dependencies, torch_dependencies and formats_dependencies.
 set(torch_libraries)
 set(core_libraries)
+set(formats_libraries)
 foreach(library IN LISTS libraries)
   get_target_property(links ${library} INTERFACE_LINK_LIBRARIES)
   foreach(depth IN ITEMS 1 2)  # the library's own, in the one that CMake adds
@@ -44,9 +45,14 @@ foreach(library IN LISTS libraries)
     endif()
   endforeach()
   list(APPEND ${component}_libraries ${library})
+  get_target_property(own_component ${library} LOCKSTEP_COMPONENT)
+  if(own_component)
+    set(component ${own_component})
+    list(APPEND ${component}_libraries ${library})
+  endif()
   list(APPEND ${component}_dependencies ${finders})
 endforeach()
-foreach(component IN ITEMS core torch)
+foreach(component IN ITEMS core torch formats)
   list(REMOVE_DUPLICATES ${component}_dependencies)
   list(JOIN ${component}_dependencies "\n" ${component}_dependencies)
 endforeach()

@@ -37,9 +37,9 @@ void add_output(CLI::App* verb, CheckpointOptions& options) {
   verb->add_option("out", options.other,
                    "The file or set to write: a name that ends with .safetensors, or DIR/step-0000000400 for a set")
       ->required();
-  verb->add_option("--to", options.to, "Kind of OUT, whatever its name: file or set")
+  verb->add_option("--to", options.to, "Write OUT as a file or as a set, regardless of its name: file or set")
       ->check(CLI::IsMember({"file", "set"}));
-  verb->add_flag("--force", options.force, "Replace OUT if it is there");
+  verb->add_flag("--force", options.force, "Replace OUT if it exists");
   add_json(verb, options);
 }
 
@@ -69,10 +69,9 @@ void add_readers(CLI::App& checkpoint, CheckpointOptions& options) {
 
   CLI::App* diff = add_verb(checkpoint, kDiff, "Compare the tensors of two checkpoints");
   diff->add_option("a", options.path, kCheckpoint)->required();
-  diff->add_option("b", options.other, "Another one")->required();
-  diff->add_option(
-          "--tolerance", options.tolerance,
-          "Numbers are equal if their absolute difference, or that relative to the larger one, is at most this")
+  diff->add_option("b", options.other, "The other checkpoint")->required();
+  diff->add_option("--tolerance", options.tolerance,
+                   "Treat numbers as equal if their absolute or relative difference is at most this")
       ->check(check_tolerance);
   add_json(diff, options);
   diff->footer(
@@ -82,7 +81,8 @@ void add_readers(CLI::App& checkpoint, CheckpointOptions& options) {
 }
 
 void add_writers(CLI::App& checkpoint, CheckpointOptions& options) {
-  CLI::App* convert = add_verb(checkpoint, "convert", "Convert a checkpoint to one safetensors file, or to a set");
+  CLI::App* convert = add_verb(
+      checkpoint, "convert", "Convert a checkpoint to one safetensors file, or to a set (a directory with a manifest)");
   add_output(convert, options);
   convert->footer(
       "Examples:\n  lockstep checkpoint convert checkpoints/step-0000000400 model.safetensors\n"
@@ -101,22 +101,25 @@ void add_writers(CLI::App& checkpoint, CheckpointOptions& options) {
       "Examples:\n  lockstep checkpoint strip-prefix a.safetensors b.safetensors --prefix module.\n"
       "  lockstep checkpoint strip-prefix a.safetensors b.safetensors --add-prefix module.\n");
 
-  CLI::App* prune = add_verb(checkpoint, "prune", "Remove the sets of a directory that no rule keeps");
+  CLI::App* prune = add_verb(checkpoint, "prune", "Remove checkpoints (sets) from a directory, except those to keep");
   prune->add_option("path", options.path, "The directory")->required();
-  prune->add_option("--keep-last", options.rules.keep_last, "Keep this many sets of the highest steps")
+  prune->add_option("--keep-last", options.rules.keep_last, "Keep this many checkpoints with the highest steps")
       ->required()
       ->check(CLI::Range(1, 1'000'000'000));
   prune->add_option("--keep-every", options.rules.keep_every, "Also keep the steps that are multiples of this; 0: none")
       ->check(CLI::Range(0, 1'000'000'000));
-  CLI::Option* best = prune->add_option("--keep-best", options.rules.keep_best, "Also keep this many of the best sets");
+  CLI::Option* best =
+      prune->add_option("--keep-best", options.rules.keep_best, "Also keep this many of the best checkpoints");
   best->check(CLI::Range(1, 1'000'000'000));
   CLI::Option* metric =
-      prune->add_option("--metric", options.rules.metric, "The metric that decides which sets are the best");
+      prune->add_option("--metric", options.rules.metric, "The metric that decides which checkpoints are the best");
   best->needs(metric);
   metric->needs(best);
-  prune->add_flag("--higher-is-better", options.rules.higher_is_better, "The best have the highest metric")
+  prune
+      ->add_flag("--higher-is-better", options.rules.higher_is_better,
+                 "The best checkpoints have the highest metric, not the lowest")
       ->needs(metric);
-  prune->add_flag("--dry-run", options.dry_run, "Only show what would be removed");
+  prune->add_flag("--dry-run", options.dry_run, "List the checkpoints that would be removed, without removing them");
   add_json(prune, options);
   prune->footer(
       "Damaged sets and single files are left alone; leftovers of killed writers are removed.\n\nExamples:\n"

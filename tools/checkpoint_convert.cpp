@@ -6,7 +6,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/machine.h"
-#include "lockstep/formats/safetensors_file.h"
+#include "lockstep/formats/safetensors/safetensors_file.h"
 #include "lockstep/job/inspect/finding.h"
 #include "lockstep/train/checkpoint/manifest.h"
 #include "lockstep/train/checkpoint/set_directory.h"
@@ -65,9 +65,10 @@ void write_one_file(const std::filesystem::path& out, const SourceFacts& facts,
   std::map<std::string, std::string> metadata = facts.metadata;
   if (facts.kind == "set" || facts.world_size) {
     if (!metadata.emplace(kSetFacts, set_facts_of(facts)).second) {
-      throw Error(ErrorKind::invalid_argument,
-                  fmt::format("its metadata already has a string named '{}', where a file stores the facts of a set",
-                              kSetFacts));
+      throw Error(
+          ErrorKind::invalid_argument,
+          fmt::format("its metadata already has the name '{}', under which the step and metrics of a set are stored",
+                      kSetFacts));
     }
   }
   stream_safetensors(out, tensors, metadata);
@@ -142,8 +143,8 @@ int rename_tensors(const CheckpointOptions& options) {
     }
     const auto [place, is_new] = names.emplace(other, name);
     if (is_new) continue;
-    throw Error(ErrorKind::invalid_argument,
-                fmt::format("{}: '{}' and '{}' would both be called '{}'", options.path, place->second, name, other));
+    throw Error(ErrorKind::invalid_argument, fmt::format("{}: '{}' and '{}' would both get the name '{}'", options.path,
+                                                         place->second, name, other));
   }
   if (!has_changed) {
     throw Error(ErrorKind::invalid_argument,

@@ -95,7 +95,7 @@ int prune_checkpoints(const CheckpointOptions& options) {
   if (options.json) {
     print_json({{"removed", names}, {"kept", kept}, {"dry_run", options.dry_run}});
   } else {
-    print(fmt::format("{} removed, {} sets kept\n", options.dry_run ? "none" : std::to_string(removed.size()),
+    print(fmt::format("{} removed, {} checkpoints kept\n", options.dry_run ? "none" : std::to_string(removed.size()),
                       kept.size()));
   }
   return EXIT_SUCCESS;

@@ -33,20 +33,21 @@ std::string full_host_name() {
 RunOptions in_cluster(const RunOptions& options) {
   if (options.standalone) return options;
   const EnvironmentReader reader;
-  GivenPlace given{.node_rank = options.node_rank, .endpoint = options.rdzv_endpoint, .rdzv_id = options.rdzv_id};
-  if (options.chooses_nodes) given.nodes = HostRange{options.nodes.least, options.nodes.most};
+  GivenPlace given{.node_rank = options.agent.node_rank, .endpoint = options.rdzv_endpoint, .rdzv_id = options.rdzv_id};
+  if (options.chooses_nodes) given.nodes = HostRange{options.agent.machine.least, options.agent.machine.most};
   // Elsewhere names are not asked for, since that can take long.
   if (reader.has("JOB_COMPLETION_INDEX")) given.full_name = full_host_name();
   const auto place = find_launch_place(reader, given);
-  if (!place && options.nodes.most > 1 && options.rdzv_endpoint.empty()) {
+  if (!place && options.agent.machine.most > 1 && options.rdzv_endpoint.empty()) {
     throw Error(ErrorKind::invalid_argument,
                 "--nnodes: several hosts need --rdzv-endpoint HOST:PORT, which is missing, and no cluster manager "
                 "provides it; see lockstep run --help");
   }
   if (!place) return options;
   RunOptions completed = options;
-  completed.nodes = {place->nodes.least, place->nodes.most};
-  completed.node_rank = place->node_rank;
+  completed.agent.machine.least = place->nodes.least;
+  completed.agent.machine.most = place->nodes.most;
+  completed.agent.node_rank = place->node_rank;
   completed.rdzv_endpoint = place->endpoint;
   completed.rdzv_id = place->rdzv_id;
   if (place->node_rank.value_or(0) == 0) {

@@ -78,7 +78,7 @@ CLI::App* add_doctor(CLI::App& app, DoctorOptions& options) {
   doctor->add_option("program", options.program, "Also check that this program finds the right libtorch");
   doctor->add_option("--hosts", options.hosts, "Check these hosts, over ssh, and compare them: a,b");
   doctor->add_option("--remote-path", options.remote_path,
-                     "lockstep's file on these hosts (default: the same path as here)");
+                     "Path of lockstep on these hosts (default: the same as here)");
   doctor->add_flag("--json", options.json, "Print JSON");
   doctor->add_flag("--line", options.line)->group("");
   doctor->footer(
@@ -123,7 +123,7 @@ int doctor_command(const DoctorOptions& options) {
 }
 
 CLI::App* add_env(CLI::App& app, EnvOptions& options) {
-  CLI::App* env = app.add_subcommand("env", "Print what a bug report needs; never a secret");
+  CLI::App* env = app.add_subcommand("env", "Print the facts for a bug report, without secrets");
   env->add_flag("--json", options.json, "Print JSON");
   env->footer("Examples:\n  lockstep env\n  lockstep env --json\n");
   env->prefix_command(false);

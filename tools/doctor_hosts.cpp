@@ -108,10 +108,10 @@ Findings check_hosts(const DoctorOptions& options) {
     hosts.push_back({.host = name});
   }
   run.remote_path = options.remote_path;
-  run.output.prefix = PrefixMode::never;
+  run.given = {"--no-prefix"};
   // A rank's parent is the launcher of its host, wherever that is.
-  run.program = {"sh", "-c", "exec /proc/$PPID/exe doctor --line \"$@\"", "sh"};
-  if (!options.program.empty()) run.program.push_back(options.program);
+  run.agent.argv = {"sh", "-c", "exec /proc/$PPID/exe doctor --line \"$@\"", "sh"};
+  if (!options.program.empty()) run.agent.argv.push_back(options.program);
   CapturedOutput output;
   std::thread reader([&] { read_lines(output.fd(), hosts); });
   try {

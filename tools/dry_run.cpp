@@ -40,41 +40,42 @@ std::string describe_run(const RunOptions& options, const std::string& path) {
   if (!options.hosts.empty()) {
     int first = 0;
     for (const auto& [host, given] : options.hosts) {
-      const int count = given > 0 ? given : options.ranks;
+      const int count = given > 0 ? given : options.agent.job.ranks;
       const char* how = is_this_host(host) ? "which is this one" : "over ssh";
       text += fmt::format("host {}: {}, {}\n", host, ranks_of(first, count), how);
       first += count;
     }
   } else if (options.rdzv_endpoint.empty()) {
-    text += fmt::format("host {}: {}\n", host_name(), ranks_of(0, options.ranks));
+    text += fmt::format("host {}: {}\n", host_name(), ranks_of(0, options.agent.job.ranks));
   } else {
-    text += fmt::format("host {}: {} rank{}, numbered when all have met at {}\n", host_name(), options.ranks,
-                        options.ranks == 1 ? "" : "s", options.rdzv_endpoint);
-    text += options.nodes.least == options.nodes.most
-                ? fmt::format("hosts: {}\n", options.nodes.least)
-                : fmt::format("hosts: {} to {}\n", options.nodes.least, options.nodes.most);
+    text += fmt::format("host {}: {} rank{}, numbered when all have met at {}\n", host_name(), options.agent.job.ranks,
+                        options.agent.job.ranks == 1 ? "" : "s", options.rdzv_endpoint);
+    text += options.agent.machine.least == options.agent.machine.most
+                ? fmt::format("hosts: {}\n", options.agent.machine.least)
+                : fmt::format("hosts: {} to {}\n", options.agent.machine.least, options.agent.machine.most);
   }
-  const std::string& program = options.program.front();
+  const std::string& program = options.agent.argv.front();
   text += path.empty() ? fmt::format("program: {}, to be found on each host\n", program)
                        : fmt::format("program: {}\n", path);
-  text += fmt::format("command: {}\n", quoted(options.program));
-  for (const auto& [name, value] : options.environment) {
+  text += fmt::format("command: {}\n", quoted(options.agent.argv));
+  for (const auto& [name, value] : options.agent.job.environment) {
     text += fmt::format("variable: {}={}\n", name, shell_quoted(value));
   }
-  text += fmt::format("restarts after a failure: {}\n", options.max_restarts);
+  text += fmt::format("restarts after a failure: {}\n", options.agent.machine.max_restarts);
   if (options.hang_timeout) {
     text += fmt::format("a job that hangs ends after: {} s\n", options.hang_timeout->count() / 1000.0);
   }
   if (!options.bind.empty()) text += fmt::format("bound to: {}\n", options.bind);
   if (options.limits.any()) text += fmt::format("limits of each rank: {}\n", describe(options.limits));
-  if (!options.output.log_directory.empty()) text += fmt::format("log files: {}\n", options.output.log_directory);
-  text += describe_streams("to files alone", options.output.redirects);
-  text += describe_streams("to files, too", options.output.tee);
+  if (!options.agent.output.log_directory.empty())
+    text += fmt::format("log files: {}\n", options.agent.output.log_directory);
+  text += describe_streams("to files alone", options.agent.output.redirects);
+  text += describe_streams("to files, too", options.agent.output.tee);
   if (!options.report.empty()) text += fmt::format("report: {}\n", options.report);
   if (options.metrics.endpoint)
     text += fmt::format("metrics: http://{}/metrics\n", to_string(*options.metrics.endpoint));
   if (!options.metrics.textfile.empty()) text += fmt::format("metrics as a file: {}\n", options.metrics.textfile);
-  if (!options.flight.empty()) text += fmt::format("recordings: {}\n", options.flight);
+  if (!options.agent.flight.empty()) text += fmt::format("recordings: {}\n", options.agent.flight);
   return text;
 }
 

@@ -10,8 +10,8 @@
 #include "lockstep/base/format.h"
 #include "lockstep/base/machine.h"
 #include "lockstep/formats/distributed_checkpoint.h"
-#include "lockstep/formats/file_kind.h"
 #include "lockstep/formats/pickle_text.h"
+#include "lockstep/formats/safetensors/file_kind.h"
 #include "lockstep/formats/sharded_safetensors.h"
 #include "lockstep/formats/torch_file.h"
 #include "lockstep/train/checkpoint/set_directory.h"
@@ -28,8 +28,9 @@ constexpr std::uint64_t kSliceBytes = std::uint64_t{64} << 20;
 // Tensors beyond this machine's memory are not tried: a shape may be anything, if an element is expanded.
 void refuse_beyond_memory(const std::string& name, std::uint64_t bytes) {
   if (bytes <= machine_memory_bytes()) return;
-  throw Error(ErrorKind::invalid_argument, fmt::format("tensor '{}' takes {} bytes; this machine has {} of memory",
-                                                       name, bytes, machine_memory_bytes()));
+  throw Error(ErrorKind::invalid_argument,
+              fmt::format("tensor '{}' needs {} bytes, but this machine has {} bytes of memory", name, bytes,
+                          machine_memory_bytes()));
 }
 
 std::vector<std::byte> room_for(const std::string& name, std::uint64_t bytes) {
@@ -150,7 +151,7 @@ class TorchTensors {
       }
       TorchTensor tensor = file.tensor(value);
       if (!tensors.emplace(name, SourceTensor{tensor.dtype, tensor.shape, tensor.bytes}).second) {
-        throw Error(ErrorKind::invalid_argument, fmt::format("{}: two tensors are called '{}'", file.name(), name));
+        throw Error(ErrorKind::invalid_argument, fmt::format("{}: two tensors have the name '{}'", file.name(), name));
       }
       found_.emplace(name, Found{&file, std::move(tensor)});
     }

@@ -65,8 +65,8 @@ bool wait_for(Deadline deadline, const RawTerminal& terminal, SignalRelay& signa
 template <class Options>
 void add_place(CLI::App* command, Options& options) {
   command->add_option("--rdzv-endpoint", options.rdzv_endpoint,
-                      "From any host, the job whose launchers meet at HOST:PORT, instead of those on this machine");
-  command->add_option("--rdzv-id", options.rdzv_id, "The job's name there (default 'default')");
+                      "Show only the job whose launchers meet at HOST:PORT; works from any host");
+  command->add_option("--rdzv-id", options.rdzv_id, "The job's name at that endpoint (default 'default')");
 }
 
 template <class Options>
@@ -83,8 +83,8 @@ int tell(const Error& error) {
 }  // namespace
 
 CLI::App* add_ps(CLI::App& app, PsOptions& options) {
-  CLI::App* ps = app.add_subcommand("ps", "Show this user's jobs on this machine, with their other hosts");
-  ps->add_flag("-l,--long", options.ranks, "A line for each rank");
+  CLI::App* ps = app.add_subcommand("ps", "Show this user's jobs on this machine, and their ranks on other hosts");
+  ps->add_flag("-l,--long", options.ranks, "Show a line for each rank");
   ps->add_flag("--json", options.json, "Print JSON");
   add_place(ps, options);
   ps->footer("Examples:\n  lockstep ps --long\n  lockstep ps --json\n");

@@ -38,9 +38,9 @@ OutsideJob outside_job(const Job& job) {
   const UniqueFd fd(
       ::open(fmt::format("/proc/{}/fd/{}", job.launcher_pid, job.token_fd).c_str(), O_RDONLY | O_CLOEXEC));
   if (!fd) {
-    throw Error(ErrorKind::invalid_argument, fmt::format("the launcher of job {} (pid {}) has gone, or does not let "
-                                                         "this process look at it",
-                                                         job.id, job.launcher_pid));
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("the launcher of job {} (pid {}) has ended, or does not allow this process to inspect it",
+                            job.id, job.launcher_pid));
   }
   return {.endpoint = parse_meeting_point(job.rdzv_endpoint, kMostHosts),
           .rdzv_id = job.run_id,

@@ -31,29 +31,6 @@ using namespace lockstep::tools;
 
 constexpr std::size_t kMistypedLetters = 2;  // letters of a command
 
-CLI::App* add_trace(CLI::App& app, TraceOptions& options) {
-  CLI::App* trace = app.add_subcommand("trace", "Show where each rank of a job was: in which collective, and how far");
-  trace->add_option("--flight", options.flight,
-                    "The directory with the ranks' flight recordings, of a job or of one of its attempts (default: "
-                    "those of this user's newest job in ~/.local/state/lockstep/flight)");
-  trace->add_option("--last", options.last_operations,
-                    "Operations of each rank and collectives of each group to show (default 10)");
-  CLI::Option* json = trace->add_flag("--json", options.json, "Print JSON");
-  CLI::Option* chrome =
-      trace->add_option("--chrome", options.chrome, "Write a trace of all ranks to a file, for Perfetto or Chrome");
-  chrome->excludes(json);
-  trace->add_option("--steps", options.steps, "The last steps of the training, in that trace (default: all recorded)")
-      ->needs(chrome)
-      ->check(CLI::Range(1, 1'000'000'000));
-  trace->footer(
-      "Examples:\n  lockstep trace --last 20\n"
-      "  lockstep trace --flight ~/.local/state/lockstep/flight/<job>/attempt_1\n"
-      "  lockstep run --flight recordings ./train; lockstep trace --flight recordings --json\n"
-      "  lockstep trace --flight recordings --chrome trace.json --steps 20\n");
-  trace->prefix_command(false);
-  return trace;
-}
-
 void check_command(const CLI::App& app) {
   if (!app.get_subcommands().empty()) return;
   const std::vector<std::string> rest = app.remaining();
@@ -167,5 +144,5 @@ int main(int argc, char** argv) {
   } catch (const std::exception& error) {  // no memory
     std::fprintf(stderr, "lockstep: %s\n", error.what());
   }
-  return kStoreExitCode;
+  return kRendezvousExitCode;
 }

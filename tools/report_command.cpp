@@ -104,7 +104,8 @@ void require_other_file(const std::string& output, const std::vector<RunRecord>&
   std::error_code error;
   for (const RunRecord& run : runs) {
     if (output.empty() || !fs::equivalent(output, fs::path(run.path) / kMetricsName, error)) continue;
-    throw Error(ErrorKind::invalid_argument, fmt::format("{} is the record of a run; name another file", output));
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("{} is the record of a run, which would be overwritten; name another file", output));
   }
 }
 

@@ -27,6 +27,6 @@ inline constexpr const char* kRunExamples =
     "  lockstep run --nproc-per-node auto --log-dir logs -- ./train --epochs 10\n"
     "  lockstep run --nproc-per-node 2 --max-restarts 3 train.py           a Python script\n"
     "  lockstep run --nnodes 2 --rdzv-endpoint h1:29400 --nproc-per-node 4 ./train    on each of two hosts\n"
-    "  lockstep run --nnodes 1:4 --rdzv-endpoint h1:29400 --max-restarts 3 ./train    hosts come and go\n";
+    "  lockstep run --nnodes 1:4 --rdzv-endpoint h1:29400 --max-restarts 3 ./train    the number of hosts may change\n";
 
 }  // namespace lockstep::tools

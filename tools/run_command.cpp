@@ -37,7 +37,7 @@ std::string search_path() { return EnvironmentReader().text("PATH").value_or("/u
 // Streams that are to go to files need a folder for them.
 RunOptions with_log_directory(const RunOptions& options) {
   RunOptions complete = options;
-  RankOutputOptions& output = complete.output;
+  RankOutputOptions& output = complete.agent.output;
   const bool duplicates = !output.duplicated[0].empty() || !output.duplicated[1].empty();
   if (!output.log_directory.empty() || (!output.chooses_streams && !duplicates)) return complete;
   std::string folder = "lockstep-logs-XXXXXX";
@@ -76,13 +76,13 @@ int run_command(const RunOptions& given) {
     }
     EnvironmentReader().duration("LOCKSTEP_HOST_TIMEOUT", host_timeout);
     parse_binding(given.bind);
-    const int most_hosts = std::max(given.nodes.most, static_cast<int>(given.hosts.size()));
+    const int most_hosts = std::max(given.agent.machine.most, static_cast<int>(given.hosts.size()));
     if (!given.rdzv_endpoint.empty()) parse_meeting_point(given.rdzv_endpoint, most_hosts);
     if (!given.hosts.empty() && !given.dry_run) return run_over_ssh(given);
     const RunOptions options = given.hosts.empty() ? in_cluster(given) : given;
     if (!given.report.empty()) check_report_directory(given.report);
     const bool is_here = std::ranges::all_of(given.hosts, [](const auto& host) { return is_this_host(host.first); });
-    const std::string path = is_here ? find_program(options.program.front(), search_path()) : "";
+    const std::string path = is_here ? find_program(options.agent.argv.front(), search_path()) : "";
     if (options.dry_run) {
       print(describe_run(options, path));
       return end_standard_output(EXIT_SUCCESS, EXIT_FAILURE);
@@ -98,7 +98,7 @@ int run_command(const RunOptions& given) {
     return error.shell_code();
   } catch (const Error& error) {
     print_error(error);
-    return error.kind() == ErrorKind::invalid_argument ? kUsageExitCode : kStoreExitCode;
+    return error.kind() == ErrorKind::invalid_argument ? kUsageExitCode : kRendezvousExitCode;
   }
 }
 

@@ -19,21 +19,19 @@
 #include "lockstep/job/launch/launcher_line.h"
 #include "lockstep/job/launch/placement.h"
 #include "lockstep/job/launch/signal_relay.h"
-#include "tools/run_program.h"
+#include "tools/seconds_range.h"
 
 namespace lockstep::tools {
 namespace {
 
-constexpr std::int64_t kMostSeconds = 30LL * 24 * 3600;
+constexpr double kMostSeconds = 30.0 * 24 * 3600;
 
 void apply_config(const std::vector<std::pair<std::string, std::string>>& config, AgentOptions& agent) {
   for (const auto& [key, value] : config) {
-    const auto read = [&, name = "--rdzv-conf " + key] {
-      return std::chrono::seconds(parse_integer(name, value, 0, kMostSeconds));
-    };
-    if (key == "join_timeout" || key == "timeout") agent.join_timeout = read();
-    if (key == "last_call_timeout") agent.last_call = read();
-    if (key == "loss_interval") agent.loss_interval = read();
+    const auto read = [&, name = "--rdzv-conf " + key] { return parse_seconds(name, value, 0, kMostSeconds); };
+    if (key == "join_timeout" || key == "timeout") agent.machine.join_timeout = read();
+    if (key == "last_call_timeout") agent.machine.last_call = read();
+    if (key == "loss_interval") agent.machine.loss_interval = read();
   }
 }
 
@@ -46,11 +44,26 @@ HangOptions hang_options(std::optional<Duration> end_after) {
   return options;
 }
 
+// All ranks get these besides the variables for their places: torchrun's settings, and last those that the user gives.
+Variables environment_of(const RunOptions& options) {
+  const EnvironmentReader reader;
+  const std::vector<int>& given = options.signals_to_handle;
+  std::vector<std::string> signals;
+  for (const int signal : given.empty() ? SignalRelay::stop_signals() : given) signals.push_back(signal_name(signal));
+  Variables environment{{"TORCHELASTIC_SIGNALS_TO_HANDLE", fmt::format("{}", fmt::join(signals, ","))}};
+  if (!reader.has("TORCH_NCCL_ASYNC_ERROR_HANDLING")) environment.emplace_back("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
+  // Into a pipe Python writes whole blocks; what a rank printed last would come late, or never if it is killed.
+  if (!reader.has("PYTHONUNBUFFERED")) environment.emplace_back("PYTHONUNBUFFERED", "1");
+  environment.insert(environment.end(), options.agent.job.environment.begin(), options.agent.job.environment.end());
+  return environment;
+}
+
 void be_alone(const RunOptions& options, AgentOptions& agent) {
   agent.is_alone = true;
+  agent.machine.least = agent.machine.most = 1;
   agent.rdzv_id = options.rdzv_id;
   agent.token = Token::generate();
-  if (!options.bind.empty()) agent.opening.push_back(describe(agent.placements, 0));
+  if (!options.bind.empty()) agent.opening.push_back(describe(agent.job.placements, 0));
   if (options.limits.any()) {
     agent.opening.push_back(fmt::format("each rank has at most {}", describe(options.limits)));
   }
@@ -58,37 +71,22 @@ void be_alone(const RunOptions& options, AgentOptions& agent) {
 
 void be_one_of_several(const RunOptions& options, AgentOptions& agent) {
   if (!options.rdzv_id.empty()) agent.rdzv_id = options.rdzv_id;
-  agent.least = options.nodes.least;
-  agent.most = options.nodes.most;
-  agent.endpoint = parse_meeting_point(options.rdzv_endpoint, options.nodes.most);
-  agent.node_rank = options.node_rank;
+  agent.endpoint = parse_meeting_point(options.rdzv_endpoint, agent.machine.most);
   agent.token = Token::for_this_process();
-  agent.local_addr = options.local_addr;
+  Variables place{{"LOCKSTEP_RDZV_ENDPOINT", to_string(agent.endpoint)}};
+  if (!agent.local_addr.empty()) place.emplace_back("LOCKSTEP_ADDRESS", agent.local_addr);
+  agent.job.environment.insert(agent.job.environment.begin(), place.begin(), place.end());
   apply_config(options.rdzv_config, agent);
-  if (!options.bind.empty()) log_info(describe(agent.placements, 0) + " (ranks of this host)");
+  if (!options.bind.empty()) log_info(describe(agent.job.placements, 0) + " (ranks of this host)");
 }
 
 AgentOptions agent_options(const RunOptions& options, const std::string& path, const JobCgroup* cgroup) {
-  AgentOptions agent;
+  AgentOptions agent = options.agent;
   agent.version = LOCKSTEP_VERSION;
-  agent.max_restarts = options.max_restarts;
-  agent.program = options.program_name;
-  agent.arguments = options.program_arguments;
-  agent.master_addr = options.master_addr;
-  agent.master_port = options.master_port;
-  agent.ranks = options.ranks;
   agent.path = path;
-  agent.argv = options.program;
-  agent.role = options.role;
-  agent.virtual_local_rank = options.virtual_local_rank;
-  agent.placements = place_ranks(parse_binding(options.bind), options.ranks);
-  agent.cgroup = cgroup;
-  agent.environment = environment_of(options);
-  agent.output = options.output;
-  agent.flight = options.flight;
-  agent.grace = options.shutdown_timeout;
-  agent.stop_grace = options.stop_grace;
-  agent.stop_exit_code = options.stop_exit_code;
+  agent.job.placements = place_ranks(parse_binding(options.bind), agent.job.ranks);
+  agent.job.cgroup = cgroup;
+  agent.job.environment = environment_of(options);
   agent.hang = hang_options(options.hang_timeout);
   agent.make_watch = make_host_watch;
   agent.describe_ranks = ranks_as_json;
@@ -97,7 +95,7 @@ AgentOptions agent_options(const RunOptions& options, const std::string& path, c
 }
 
 void write_report(const RunOptions& options, const AgentResult& result) {
-  JobReport report(result.job_id, result.run_id, options.program);
+  JobReport report(result.job_id, result.run_id, options.agent.argv);
   for (const Outcome& attempt : result.attempts) report.add(attempt);
   try {
     report.write(options.report, result.exit_code);
@@ -113,7 +111,7 @@ int run_job(const RunOptions& options, const std::string& path, const JobCgroup*
   AgentOptions agent = agent_options(options, path, cgroup);
   std::optional<EndNote> note;
   if (agent.is_alone) note.emplace();
-  const JobMetrics metrics(options.metrics, LOCKSTEP_VERSION, options.program_name,
+  const JobMetrics metrics(options.metrics, LOCKSTEP_VERSION, options.agent.program,
                            [](const std::string& line) { say_on_standard_error(line); });
   agent.monitor = metrics.monitor();
   agent.on_event = [&hook, &agent](const JobEvent& event) {

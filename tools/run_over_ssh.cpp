@@ -44,12 +44,10 @@ std::string random_digits() {
   return digits;
 }
 
-std::string seconds(std::chrono::milliseconds time) { return fmt::format("{:.3f}", time.count() / 1000.0); }
-
 // For agents: they give their ranks a time of grace, and have something to do after it.
 std::chrono::seconds end_limit(const RunOptions& options) {
   constexpr std::chrono::milliseconds kAfterGrace = std::chrono::seconds(15);
-  return std::chrono::ceil<std::chrono::seconds>(std::max(options.stop_grace, options.shutdown_timeout) + kAfterGrace);
+  return std::chrono::ceil<std::chrono::seconds>(std::max(options.agent.stop_grace, options.agent.grace) + kAfterGrace);
 }
 
 Variables environment_for_hosts() {
@@ -81,37 +79,13 @@ std::string endpoint_for(const RunOptions& options, const std::string& ssh, cons
   return fmt::format("{}:{}", host, port_of_job(id));
 }
 
-std::string joined(const std::vector<std::string>& words) { return fmt::format("{}", fmt::join(words, ",")); }
-
-// As the user writes them: "3", or "0:1,1:3"; "apple,a,,b".
-std::string text_of(const std::map<int, int>& streams) {
-  std::vector<std::string> words;
-  for (const auto& [rank, value] : streams) {
-    words.push_back(rank < 0 ? fmt::format("{}", value) : fmt::format("{}:{}", rank, value));
-  }
-  return joined(words);
-}
-
-std::string text_of(std::vector<std::string> filters) {
-  for (std::string& filter : filters) {
-    for (std::size_t at = filter.find(','); at != std::string::npos; at = filter.find(',', at + 2)) {
-      filter.insert(at, 1, ',');
-    }
-  }
-  return joined(filters);
-}
-
-class Arguments {
- public:
-  void add(std::string_view flag, const std::string& value) {
-    if (!value.empty()) list_.push_back(fmt::format("{}={}", flag, value));
-  }
-  void add(std::string_view flag, long value) { add(flag, std::to_string(value)); }
-  std::vector<std::string> take() { return std::move(list_); }
-
- private:
-  std::vector<std::string> list_{"run"};
-};
+// Options that are not passed on: those of this launcher alone, and those that each host gets with another value.
+constexpr std::array<std::string_view, 11> kOfThisLauncher{
+    "--hosts",   "--remote-path", "--nnodes", "--node-rank", "--nproc-per-node", "--rdzv-endpoint",
+    "--rdzv-id", "--config",      "--module", "--run-path",  "--no-python"};
+// Those of the first host alone.
+constexpr std::array<std::string_view, 4> kOfFirstHost{"--report", "--on-event", "--metrics-port",
+                                                       "--metrics-textfile"};
 
 }  // namespace
 
@@ -136,58 +110,22 @@ std::vector<std::pair<std::string, int>> parse_hosts(const std::string& text) {
 }
 
 std::vector<std::string> agent_arguments(const RunOptions& options, int host) {
-  Arguments arguments;
   const int ranks = options.hosts[static_cast<std::size_t>(host)].second;
-  const RankOutputOptions& output = options.output;
-  arguments.add("--nnodes", static_cast<long>(options.hosts.size()));
-  arguments.add("--node-rank", host);
-  arguments.add("--nproc-per-node", ranks == 0 ? options.ranks : ranks);
-  arguments.add("--rdzv-endpoint", options.rdzv_endpoint);
-  arguments.add("--rdzv-id", options.rdzv_id);
-  std::string config;
-  for (const auto& [key, value] : options.rdzv_config) {
-    config += fmt::format("{}{}={}", config.empty() ? "" : ",", key, value);
+  std::vector<std::string> list{"run",
+                                fmt::format("--nnodes={}", options.hosts.size()),
+                                fmt::format("--node-rank={}", host),
+                                fmt::format("--nproc-per-node={}", ranks == 0 ? options.agent.job.ranks : ranks),
+                                "--rdzv-endpoint=" + options.rdzv_endpoint,
+                                "--rdzv-id=" + options.rdzv_id};
+  for (const std::string& option : options.given) {
+    const std::string_view name = std::string_view(option).substr(0, option.find('='));
+    const bool is_for_host = std::ranges::find(kOfThisLauncher, name) == kOfThisLauncher.end() &&
+                             (host == 0 || std::ranges::find(kOfFirstHost, name) == kOfFirstHost.end());
+    if (is_for_host) list.push_back(option);
   }
-  arguments.add("--rdzv-conf", config);
-  arguments.add("--max-restarts", options.max_restarts);
-  arguments.add("--shutdown-timeout", seconds(options.shutdown_timeout));
-  arguments.add("--stop-grace", seconds(options.stop_grace));
-  arguments.add("--stop-exit-code", std::to_string(options.stop_exit_code));
-  if (options.hang_timeout) arguments.add("--hang-timeout", seconds(*options.hang_timeout));
-  std::string signals;
-  for (const int signal : options.signals_to_handle) {
-    signals += fmt::format("{}{}", signals.empty() ? "" : ",", signal_name(signal));
-  }
-  arguments.add("--signals-to-handle", signals);
-  arguments.add("--master-addr", options.master_addr);
-  if (options.master_port != 0) arguments.add("--master-port", options.master_port);
-  arguments.add("--log-dir", output.log_directory);
-  arguments.add("--redirects", text_of(output.redirects));
-  arguments.add("--tee", text_of(output.tee));
-  if (!output.shown_ranks.empty()) {
-    arguments.add("--local-ranks-filter", fmt::format("{}", fmt::join(output.shown_ranks, ",")));
-  }
-  arguments.add("--duplicate-stdout-filters", text_of(output.duplicated[0]));
-  arguments.add("--duplicate-stderr-filters", text_of(output.duplicated[1]));
-  arguments.add("--flight", options.flight);
-  if (host == 0) {
-    arguments.add("--report", options.report);
-    arguments.add("--on-event", options.on_event);
-    if (options.metrics.endpoint) arguments.add("--metrics-port", to_string(*options.metrics.endpoint));
-    arguments.add("--metrics-textfile", options.metrics.textfile);
-  }
-  if (options.role != "default") arguments.add("--role", options.role);
-  arguments.add("--bind", options.bind);
-  if (options.limits.memory_bytes > 0) arguments.add("--memory-per-rank", options.limits.memory_bytes);
-  if (options.limits.cpus > 0) arguments.add("--cpus-per-rank", fmt::format("{:.6f}", options.limits.cpus));
-  for (const auto& [name, value] : options.environment) arguments.add("--env", fmt::format("{}={}", name, value));
-  std::vector<std::string> list = arguments.take();
-  if (options.virtual_local_rank) list.emplace_back("--virtual-local-rank");
-  if (output.prefix == PrefixMode::always) list.emplace_back("--prefix");
-  if (output.prefix == PrefixMode::never) list.emplace_back("--no-prefix");
   list.emplace_back("--no-python");  // the program is the whole command already
   list.emplace_back("--");
-  list.insert(list.end(), options.program.begin(), options.program.end());
+  list.insert(list.end(), options.agent.argv.begin(), options.agent.argv.end());
   return list;
 }
 

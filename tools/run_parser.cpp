@@ -3,11 +3,17 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <map>
+#include <string_view>
+#include <tuple>
+#include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "tools/option_hint.h"
 #include "tools/run_arguments.h"
+#include "tools/run_over_ssh.h"
+#include "tools/run_values.h"
 #include "tools/seconds_range.h"
 
 namespace lockstep::tools {
@@ -40,17 +46,6 @@ CLI::Validator whole_number(int least, int most) {
           "NUMBER"};
 }
 
-const CLI::Validator kMetricsPort(
-    [](std::string& text) {
-      try {
-        parse_metrics_port(text);
-        return std::string();
-      } catch (const Error& error) {
-        return std::string(error.what());
-      }
-    },
-    "PORT");
-
 // node_exporter passes over all others, without a word.
 const CLI::Validator kPromFile(
     [](std::string& text) {
@@ -70,9 +65,16 @@ CLI::Validator known(const std::vector<std::string>& names, const std::string& m
           "NAME"};
 }
 
-// An empty list, as of a variable that is not set, would be a job of this host alone.
-const CLI::Validator kSomeHosts(
-    [](std::string& text) { return text.empty() ? std::string("the list is empty") : std::string(); }, "");
+// Errors of what reads the value.
+template <class Read>
+auto or_refuse(const char* option, const Read& read) {
+  try {
+    return read();
+  } catch (const Error& error) {
+    const std::string_view text = error.what();
+    throw text.starts_with(option) ? CLI::ValidationError(error.what()) : CLI::ValidationError(option, error.what());
+  }
+}
 
 }  // namespace
 
@@ -98,124 +100,181 @@ CLI::Option* RunParser::option(const char* name, std::string& value, const char*
   return run_->add_option(both_spellings(name), value, text)->group(all_ ? "More options" : "");
 }
 
-CLI::Option* RunParser::option(const char* name, double& value, const char* text) {
-  return run_->add_option(both_spellings(name), value, text)
-      ->group(all_ ? "More options" : "")
-      ->check(seconds_range(0));
+CLI::Option* RunParser::read(const char* name, std::function<void(const std::string&)> take, const char* text) {
+  return run_->add_option_function<std::string>(both_spellings(name), std::move(take), text)
+      ->group(all_ ? "More options" : "");
 }
+
+CLI::Option* RunParser::number(const char* name, int least, int most, std::function<void(int)> take, const char* text) {
+  return run_->add_option_function<int>(both_spellings(name), std::move(take), text)
+      ->group(all_ ? "More options" : "")
+      ->transform(whole_number(least, most));
+}
+
+CLI::Option* RunParser::seconds(const char* name, double least, std::function<void(std::chrono::milliseconds)> take,
+                                const char* text) {
+  const auto rounded = [take = std::move(take)](double value) {
+    take(std::chrono::milliseconds(std::llround(value * 1000)));
+  };
+  return run_->add_option_function<double>(both_spellings(name), rounded, text)
+      ->group(all_ ? "More options" : "")
+      ->check(seconds_range(least));
+}
+
+CLI::Option* RunParser::unused(const char* name, const char* text) { return option(name, unused_, text); }
 
 CLI::Option* RunParser::flag(const char* name, bool& value, const char* text) {
   return run_->add_flag(both_spellings(name), value, text)->group(all_ ? "More options" : "");
 }
 
 void RunParser::add_ranks() {
-  RunArguments& to = arguments_;
-  common(option("-n,--nproc-per-node", to.ranks,
-                "Ranks on this host: a number; auto: one per GPU, or without GPUs one per physical core; cpu: one per "
-                "core; gpu: one per GPU (default 1)"));
-  common(run_->add_option("--env", to.environment, "Set KEY=VALUE for all ranks; may be repeated")
+  RunOptions& to = arguments_.run;
+  common(read(
+      "-n,--nproc-per-node", [&to](const std::string& text) { to.agent.job.ranks = parse_ranks(text); },
+      "Ranks on this host: a number; auto: one per GPU, or without GPUs one per physical core; cpu: one per core; gpu: "
+      "one per GPU (default 1)"));
+  common(run_->add_option_function<std::vector<std::string>>(
+                 "--env",
+                 [&to](const std::vector<std::string>& all) {
+                   for (const std::string& each : all)
+                     to.agent.job.environment.push_back(parse_variable("--env", each));
+                 },
+                 "Set KEY=VALUE for all ranks; may be repeated")
              ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
              ->allow_extra_args(false));
-  option("--bind", to.run.bind, "Bind each rank to its own cores: core, socket, numa or none (default none)");
-  option("--numa-binding", to.numa_binding, "As --bind, in torchrun's words: node, socket, exclusive, core-complex")
+  option("--bind", to.bind, "Bind each rank to its own cores: core, socket, numa or none (default none)");
+  option("--numa-binding", arguments_.numa_binding,
+         "As --bind, with torchrun's values: node, socket, exclusive, core-complex")
       ->check(CLI::IsMember({"node", "socket", "exclusive", "core-complex"}));
-  option("--memory-per-rank", to.memory_per_rank,
-         "Memory limit of a rank and its child processes: 8GiB, 500M (by a cgroup; default: no limit)");
-  option("--cpus-per-rank", to.cpus_per_rank,
-         "CPU limit of a rank and its child processes: 2, 0.5 (by a cgroup; default: no limit)");
-  option("--role", to.run.role, "ROLE_NAME for the ranks (default 'default')");
-  flag("--virtual-local-rank", to.run.virtual_local_rank, "Each rank sees only one GPU, and LOCAL_RANK is 0");
-  option("--start-method", to.start_method, "Accepted for compatibility with torchrun: a rank is always a new process")
+  read(
+      "--memory-per-rank", [&to](const std::string& text) { to.limits.memory_bytes = parse_memory(text); },
+      "Memory limit of a rank and its child processes: 8GiB, 500M (by a cgroup; default: no limit)");
+  read(
+      "--cpus-per-rank", [&to](const std::string& text) { to.limits.cpus = parse_cpus(text); },
+      "CPU limit of a rank and its child processes: 2, 0.5 (by a cgroup; default: no limit)");
+  option("--role", to.agent.job.role, "ROLE_NAME for the ranks (default 'default')");
+  flag("--virtual-local-rank", to.agent.job.virtual_local_rank, "Each rank sees only one GPU, and LOCAL_RANK is 0");
+  unused("--start-method", "Accepted for compatibility with torchrun: a rank is always a new process")
       ->check(CLI::IsMember({"spawn", "fork", "forkserver"}));
 }
 
 void RunParser::add_hosts() {
-  RunArguments& to = arguments_;
-  common(option("--nnodes", to.nodes, "Hosts of the job: a number, or MIN:MAX (default 1)"));
-  common(option("--rdzv-endpoint", to.run.rdzv_endpoint,
+  RunOptions& to = arguments_.run;
+  common(read(
+      "--nnodes",
+      [&to](const std::string& text) {
+        std::tie(to.agent.machine.least, to.agent.machine.most) = parse_nodes(text);
+        to.chooses_nodes = true;
+      },
+      "Hosts of the job: a number, or MIN:MAX (default 1)"));
+  common(option("--rdzv-endpoint", to.rdzv_endpoint,
                 "HOST:PORT where the launchers of all hosts meet; the one on HOST listens (default port 29400)"));
-  common(option("--hosts", to.hosts, "Start launchers on these hosts, over ssh: a,b or a:4,b:8 with their ranks"))
-      ->check(kSomeHosts);
-  option("--remote-path", to.run.remote_path, "lockstep's file on these hosts (default: the same path as here)");
-  run_->add_option("--node-rank,--node_rank", to.node_rank, "This host's number (default: any)")
-      ->group(all_ ? "More options" : "")
-      ->transform(whole_number(0, 65535));
-  option("--rdzv-id", to.run.rdzv_id, "The job's name: jobs of different names can meet at one endpoint");
-  option("--rdzv-conf", to.rdzv_config,
-         "KEY=VALUE,...: join_timeout (600): seconds within which all have to join; last_call_timeout (30): seconds "
-         "that MIN hosts wait for more; host_timeout (3): seconds of silence until a host is lost; loss_interval "
-         "(600): seconds within which another loss of the same host costs a restart");
-  option("--rdzv-backend", to.rdzv_backend,
-         "c10d, static, etcd or etcd-v2: accepted for compatibility with torchrun, no effect")
-      ->check(known({"c10d", "static", "etcd", "etcd-v2"}, "with all of them, launchers meet by themselves"));
-  flag("--standalone", to.run.standalone, "This host only, whatever a cluster manager says; --rdzv-* are ignored");
-  option("--local-addr", to.run.local_addr, "The address by which other hosts reach this one");
-  option("--master-addr", to.run.master_addr, "MASTER_ADDR for the ranks (default: the first host)");
-  run_->add_option("--master-port,--master_port", to.run.master_port, "MASTER_PORT for the ranks (default: a free one)")
-      ->group(all_ ? "More options" : "")
-      ->transform(whole_number(1, 65535));
+  common(read(
+      "--hosts",
+      [&to](const std::string& text) {
+        // As of a variable that is not set, it would be a job of this host alone.
+        if (text.empty()) throw CLI::ValidationError("--hosts", "the list is empty");
+        to.hosts = or_refuse("--hosts", [&] { return parse_hosts(text); });
+      },
+      "Start launchers on these hosts, over ssh: a,b or a:4,b:8 with their ranks"));
+  option("--remote-path", to.remote_path, "Path of lockstep on these hosts (default: the same as here)");
+  number(
+      "--node-rank", 0, 65535, [&to](int value) { to.agent.node_rank = value; }, "This host's number (default: any)");
+  option("--rdzv-id", to.rdzv_id, "The job's name: jobs of different names can meet at one endpoint");
+  read(
+      "--rdzv-conf", [&to](const std::string& text) { to.rdzv_config = parse_config("--rdzv-conf", text); },
+      "KEY=VALUE,...: join_timeout (600): seconds within which all hosts have to join; last_call_timeout (30): seconds "
+      "that MIN hosts wait for more; host_timeout (3): seconds of silence until a host is lost; loss_interval "
+      "(600): seconds within which another loss of the same host costs a restart");
+  unused("--rdzv-backend", "c10d, static, etcd or etcd-v2: accepted for compatibility with torchrun, no effect")
+      ->check(known({"c10d", "static", "etcd", "etcd-v2"}, "all of them have the same effect"));
+  flag("--standalone", to.standalone,
+       "Run on this host only, even under a cluster manager; --rdzv-* options are ignored");
+  option("--local-addr", to.agent.local_addr, "The address by which other hosts reach this one");
+  option("--master-addr", to.agent.master_addr, "MASTER_ADDR for the ranks (default: the first host)");
+  number(
+      "--master-port", 1, 65535, [&to](int value) { to.agent.master_port = value; },
+      "MASTER_PORT for the ranks (default: a free one)");
 }
 
 void RunParser::add_ends() {
-  RunArguments& to = arguments_;
-  common(run_->add_option("--max-restarts,--max_restarts", to.run.max_restarts,
-                          "Restarts of the whole job after a failure (default 0)")
-             ->transform(whole_number(0, 1'000'000'000)));
-  option("--hang-timeout", to.hang_timeout_seconds,
-         "Seconds after which a job that hangs ends (exit code 4) or restarts (default: report only)")
-      ->check(seconds_range(0.1));
-  option("--shutdown-timeout", to.shutdown_timeout_seconds,
-         "Seconds that ranks get from SIGTERM to SIGKILL after a failure (default 5)");
-  run_->add_option("--stop-exit-code,--stop_exit_code", to.run.stop_exit_code,
-                   "Exit code of a job that is asked to stop before its end (default 75: try again later)")
-      ->group(all_ ? "More options" : "")
-      ->transform(whole_number(0, 255));
-  option("--stop-grace", to.stop_grace_seconds,
-         "Seconds that ranks get to save their work when the job is asked to stop (default 25)");
-  option("--signals-to-handle", to.signals, "Signals that ask the job to stop (default SIGTERM,SIGINT,SIGHUP,SIGQUIT)");
-  option("--report", to.run.report, "Write how the job ended to FILE, as JSON");
-  run_->add_option_function<std::string>(
-          "--metrics-port,--metrics_port",
-          [&to](const std::string& text) { to.run.metrics.endpoint = parse_metrics_port(text); },
-          "Serve /metrics, for Prometheus, and /healthz: PORT of 127.0.0.1, or ADDRESS:PORT; port 0: a free one")
-      ->group(all_ ? "More options" : "")
-      ->check(kMetricsPort);
-  option("--metrics-textfile", to.run.metrics.textfile,
+  RunOptions& to = arguments_.run;
+  common(number(
+      "--max-restarts", 0, 1'000'000'000, [&to](int value) { to.agent.machine.max_restarts = value; },
+      "Restarts of the whole job after a failure (default 0)"));
+  seconds(
+      "--hang-timeout", 0.1, [&to](auto value) { to.hang_timeout = value; },
+      "Seconds after which a job that hangs ends (exit code 4) or restarts (default: report only)");
+  seconds(
+      "--shutdown-timeout", 0, [&to](auto value) { to.agent.grace = value; },
+      "Seconds that ranks get from SIGTERM to SIGKILL after a failure (default 5)");
+  number(
+      "--stop-exit-code", 0, 255, [&to](int value) { to.agent.machine.stop_exit_code = value; },
+      "Exit code of a job that is asked to stop before its end (default 75: try again later)");
+  seconds(
+      "--stop-grace", 0, [&to](auto value) { to.agent.stop_grace = value; },
+      "Seconds that ranks get to save their work when the job is asked to stop (default 25)");
+  read(
+      "--signals-to-handle",
+      [&to](const std::string& text) { to.signals_to_handle = parse_signals("--signals-to-handle", text); },
+      "Signals that ask the job to stop (default SIGTERM,SIGINT,SIGHUP,SIGQUIT)");
+  option("--report", to.report, "Write how the job ended to FILE, as JSON");
+  read(
+      "--metrics-port",
+      [&to](const std::string& text) {
+        to.metrics.endpoint = or_refuse("--metrics-port", [&] { return parse_metrics_port(text); });
+      },
+      "Serve /metrics, for Prometheus, and /healthz: PORT of 127.0.0.1, or ADDRESS:PORT; port 0: a free one")
+      ->type_name("PORT");
+  option("--metrics-textfile", to.metrics.textfile,
          "Write the same metrics to FILE every 5 s, for node_exporter: a name that ends with .prom")
       ->check(kPromFile);
-  option("--on-event", to.run.on_event,
+  option("--on-event", to.on_event,
          "Run PROGRAM, without arguments, when the job starts, restarts, loses a host, is asked to stop, and ends; a "
          "JSON object on its standard input describes the event");
-  option("--flight", to.run.flight,
+  option("--flight", to.agent.flight,
          "Write the last operations of each rank to DIR, however the job ends, for 'lockstep trace' (default: "
          "LOCKSTEP_FLIGHT; without it only of attempts that fail, to ~/.local/state/lockstep/flight, where the last 20 "
          "jobs are kept for 7 days, and of each the first attempt and the last 3)");
-  option("--monitor-interval", to.monitor_interval_seconds,
-         "Accepted for compatibility with torchrun, no effect: the end of a rank is seen at once");
-  option("--event-log-handler", to.event_log_handler,
-         "Accepted for compatibility with torchrun, no effect; see --report and --on-event");
+  seconds(
+      "--monitor-interval", 0, [](auto) {},
+      "Accepted for compatibility with torchrun, no effect: the end of a rank is noticed at once");
+  unused("--event-log-handler", "Accepted for compatibility with torchrun, no effect; see --report and --on-event");
 }
 
 void RunParser::add_output() {
-  RunArguments& to = arguments_;
-  common(option("--log-dir", to.run.output.log_directory,
+  RankOutputOptions& to = arguments_.run.agent.output;
+  common(option("--log-dir", to.log_directory,
                 "Write each rank's output to DIR/rank_<r>.stdout.log and .stderr.log, replacing existing files"));
-  option("--log-format", to.run.log_format,
+  option("--log-format", arguments_.run.log_format,
          "text, or json: each line an object with time, level, host, rank, attempt and message (default: "
          "LOCKSTEP_LOG_FORMAT, else text)")
       ->check(CLI::IsMember({"text", "json"}));
-  common(flag("--prefix", to.prefix, "Prefix every line with [rank] (default: if there are several ranks)"));
-  common(flag("--no-prefix", to.no_prefix, "Do not prefix lines with the rank"));
-  option("-r,--redirects", to.redirects,
-         "Streams that go to log files and are not shown: 0 none, 1 output, 2 error, 3 both; or for local ranks: "
-         "0:1,1:3");
-  option("-t,--tee", to.tee, "Streams that go to log files and are shown, in the same form");
-  option("--local-ranks-filter", to.shown_ranks, "Show the output of these local ranks only: 0,2");
-  option("--duplicate-stdout-filters", to.stdout_filters,
-         "Also write lines of standard output that contain one of these texts to filtered_stdout.log: apple,orange");
-  option("--duplicate-stderr-filters", to.stderr_filters, "The same for standard error, to filtered_stderr.log");
-  option("--logs-specs", to.logs_specs,
-         "default: accepted for compatibility with torchrun, no effect; others name Python classes")
+  common(flag("--prefix", arguments_.prefix, "Prefix every line with [rank] (default: if there are several ranks)"));
+  common(flag("--no-prefix", arguments_.no_prefix, "Do not prefix lines with the rank"));
+  const auto streams = [this, &to](const char* name, std::map<int, int>& chosen, const char* text) {
+    const std::string option = name + std::string(name).rfind("--");
+    const auto take = [&to, &chosen, option](const std::string& given) {
+      chosen = parse_streams(option, given);
+      to.chooses_streams = to.chooses_streams || !given.empty();
+    };
+    read(name, take, text);
+  };
+  streams("-r,--redirects", to.redirects,
+          "Streams that go to log files and are not shown: 0 none, 1 output, 2 error, 3 both; or for local ranks: "
+          "0:1,1:3");
+  streams("-t,--tee", to.tee, "Streams that go to log files and are shown, in the same form");
+  read(
+      "--local-ranks-filter",
+      [&to](const std::string& text) { to.shown_ranks = parse_local_ranks("--local-ranks-filter", text); },
+      "Show the output of these local ranks only: 0,2");
+  read(
+      "--duplicate-stdout-filters", [&to](const std::string& text) { to.duplicated[0] = parse_filters(text); },
+      "Also write lines of standard output that contain one of these texts to filtered_stdout.log: apple,orange");
+  read(
+      "--duplicate-stderr-filters", [&to](const std::string& text) { to.duplicated[1] = parse_filters(text); },
+      "Also write lines of standard error that contain one of these texts to filtered_stderr.log: apple,orange");
+  unused("--logs-specs", "Only default, which is accepted for compatibility with torchrun and has no effect")
       ->check(known({"default"}, "others are Python classes, which this launcher does not load"));
 }
 
@@ -225,7 +284,7 @@ void RunParser::add_program() {
   flag("--no-python", to.style.no_python, "Start a .py file directly, without Python");
   flag("--run-path", to.style.run_path, "Start a Python script by runpy.run_path()");
   common(option("--config", to.config, "Read options from FILE (TOML); the command line takes precedence"));
-  common(flag("--dry-run", to.run.dry_run, "Print what would be started, and start nothing"));
+  common(flag("--dry-run", to.run.dry_run, "Print the processes that would be started, without starting them"));
 }
 
 void RunParser::parse(const std::vector<std::string>& words) {
@@ -268,6 +327,22 @@ OptionNames RunParser::names() const {
     }
   }
   return names;
+}
+
+std::vector<std::string> RunParser::given() const {
+  std::vector<std::string> given;
+  for (const CLI::Option* each : static_cast<const CLI::App*>(run_)->get_options()) {
+    if (each->count() == 0 || each->get_lnames().empty()) continue;
+    const std::string name = "--" + each->get_lnames().front();
+    if (each->get_expected_max() == 0) {
+      if (each->as<bool>()) given.push_back(name);
+    } else if (each->get_multi_option_policy() == CLI::MultiOptionPolicy::TakeAll) {
+      for (const std::string& value : each->results()) given.push_back(name + "=" + value);
+    } else {
+      given.push_back(name + "=" + each->results().back());
+    }
+  }
+  return given;
 }
 
 // What CLI11 did not recognise. Its prefix mode keeps the program and its arguments there; what follows a "--" that

@@ -1,7 +1,16 @@
-// RunParser is the parser of one reading of `lockstep run`'s options. Its arguments are texts as they were written.
+// RunParser is the parser of one reading of `lockstep run`'s options. An option that is added here, with a field of
+// RunOptions, AgentOptions, or its parts JobOptions and JobMachineOptions, reaches the code that uses it: nothing
+// copies fields. It is also read from the file of --config, and passed on to other hosts. Some need more:
+//   torchrun reads it from a variable, PET_<NAME>     kVariables in run_sources.cpp
+//   all hosts must have the same value                hello_of() in elastic/hello.cpp
+//   it is for this launcher or the first host alone   the lists in run_over_ssh.cpp
+//   --dry-run shows it                                dry_run.cpp
+// Always: share/man/man1/lockstep.1, which torchrun_test compares with the help.
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <chrono>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -12,34 +21,13 @@
 namespace lockstep::tools {
 
 struct RunArguments {
-  std::string ranks = "1";
-  std::string nodes;
-  int node_rank = -1;
-  std::string rdzv_backend;
-  std::string rdzv_config;
-  double shutdown_timeout_seconds = 5;
-  double stop_grace_seconds = 25;
-  double hang_timeout_seconds = 0;
-  double monitor_interval_seconds = 0;
-  std::string signals;
-  std::string start_method;
-  std::string event_log_handler;
-  std::string logs_specs;
-  std::string redirects;
-  std::string tee;
-  std::string shown_ranks;
-  std::string stdout_filters;
-  std::string stderr_filters;
+  RunOptions run;
+  // What has to be read with others.
   std::string numa_binding;
-  std::string memory_per_rank;
-  std::string cpus_per_rank;
-  std::string hosts;
   std::string config;
-  std::vector<std::string> environment;
   ProgramStyle style;
   bool prefix = false;
   bool no_prefix = false;
-  RunOptions run;  // what needs no reading
 };
 
 class RunParser {
@@ -56,6 +44,8 @@ class RunParser {
   bool wants_all_help() const { return help_all_; }
   std::string help() const { return run_->help(app_.get_name()); }
   OptionNames names() const;
+  // What was given, each as "--name=value", or "--name" of a flag.
+  std::vector<std::string> given() const;
   // The program and its arguments. Throws CLI::Error if there is none.
   std::vector<std::string> program() const;
 
@@ -67,7 +57,12 @@ class RunParser {
   void add_program();
   std::vector<std::string> with_empty_values(const std::vector<std::string>& words) const;
   CLI::Option* option(const char* name, std::string& value, const char* text);
-  CLI::Option* option(const char* name, double& value, const char* text);
+  CLI::Option* number(const char* name, int least, int most, std::function<void(int)> take, const char* text);
+  CLI::Option* seconds(const char* name, double least, std::function<void(std::chrono::milliseconds)> take,
+                       const char* text);
+  // `take` throws CLI::Error if it cannot read the text.
+  CLI::Option* read(const char* name, std::function<void(const std::string&)> take, const char* text);
+  CLI::Option* unused(const char* name, const char* text);
   CLI::Option* flag(const char* name, bool& value, const char* text);
   CLI::Option* common(CLI::Option* option);
 
@@ -76,6 +71,7 @@ class RunParser {
   CLI::App* run_;
   RunArguments arguments_;
   bool help_all_ = false;
+  std::string unused_;  // the value of options that have no effect
 };
 
 }  // namespace lockstep::tools

@@ -1,9 +1,6 @@
 #include "tools/run_program.h"
 
 #include "lockstep/base/environment.h"
-#include "lockstep/base/format.h"
-#include "lockstep/job/launch/outcome.h"
-#include "lockstep/job/launch/signal_relay.h"
 
 namespace lockstep::tools {
 namespace {
@@ -24,20 +21,6 @@ std::vector<std::string> command_of(const std::vector<std::string>& words, const
   }
   command.insert(command.end(), words.begin(), words.end());
   return command;
-}
-
-std::vector<std::pair<std::string, std::string>> environment_of(const RunOptions& options) {
-  const EnvironmentReader reader;
-  const std::vector<int>& given = options.signals_to_handle;
-  std::vector<std::string> signals;
-  for (const int signal : given.empty() ? SignalRelay::stop_signals() : given) signals.push_back(signal_name(signal));
-  std::vector<std::pair<std::string, std::string>> environment{
-      {"TORCHELASTIC_SIGNALS_TO_HANDLE", fmt::format("{}", fmt::join(signals, ","))}};
-  if (!reader.has("TORCH_NCCL_ASYNC_ERROR_HANDLING")) environment.emplace_back("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1");
-  // Into a pipe Python writes whole blocks; what a rank printed last would come late, or never if it is killed.
-  if (!reader.has("PYTHONUNBUFFERED")) environment.emplace_back("PYTHONUNBUFFERED", "1");
-  environment.insert(environment.end(), options.environment.begin(), options.environment.end());
-  return environment;
 }
 
 }  // namespace lockstep::tools

@@ -1,11 +1,8 @@
-// The command of each rank: a program as it is, or a Python script or module behind an interpreter. And its variables.
+// The command of each rank: a program as it is, or a Python script or module behind an interpreter.
 #pragma once
 
 #include <string>
-#include <utility>
 #include <vector>
-
-#include "tools/run_options.h"
 
 namespace lockstep::tools {
 
@@ -18,8 +15,5 @@ struct ProgramStyle {
 // A file whose name ends with .py is a Python script. The interpreter is PYTHON_EXEC, as torchrun has it, else python3;
 // it writes unbuffered. `words`: the program and its arguments.
 std::vector<std::string> command_of(const std::vector<std::string>& words, const ProgramStyle& style);
-
-// What all ranks get besides what tells them their places: torchrun's settings, and last what the user gives.
-std::vector<std::pair<std::string, std::string>> environment_of(const RunOptions& options);
 
 }  // namespace lockstep::tools

@@ -60,7 +60,7 @@ std::string text_of(const toml::node& node, const std::string& place, const std:
   if (const auto text = node.value_exact<std::string>()) return *text;
   if (const auto integer = node.value_exact<std::int64_t>()) return std::to_string(*integer);
   if (const auto real = node.value_exact<double>()) return std::to_string(*real);
-  fail(place, key + " is neither a text nor a number");
+  fail(place, key + " must be a string or a number");
 }
 
 // A list is the option several times, or one text with commas.
@@ -68,7 +68,7 @@ void add_value(const OptionNames& names, const std::string& option, const toml::
   const std::string key = option.substr(2);
   if (names.flags.contains(option)) {
     const auto wanted = node.value_exact<bool>();
-    if (!wanted) fail(setting.place, key + " is true or false");
+    if (!wanted) fail(setting.place, key + " must be true or false");
     if (*wanted) setting.arguments.push_back(option);
   } else if (const toml::array* list = node.as_array()) {
     std::string joined;

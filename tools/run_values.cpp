@@ -15,8 +15,12 @@
 #include "lockstep/job/launch/rank_limits.h"
 
 namespace lockstep::tools {
+
+using namespace internal;
+
 namespace {
 
+constexpr const char* kStreamsWanted = "a number from 0 to 3, nor LOCAL_RANK:NUMBER, as in 0:1,1:3";
 constexpr int kMostNodes = 65536;
 
 std::optional<int> number(const std::string& text, int least, int most) {
@@ -38,12 +42,12 @@ std::vector<std::string> words(const std::string& text) {
 
 int parse_ranks(const std::string& text) {
   // Set and empty means none.
-  const char* const visible = internal::process_environment("CUDA_VISIBLE_DEVICES");
-  const int gpus = text == "auto" || text == "gpu" ? internal::visible_gpus(internal::present_gpus(), visible) : 0;
+  const char* const visible = process_environment("CUDA_VISIBLE_DEVICES");
+  const int gpus = text == "auto" || text == "gpu" ? visible_gpus(present_gpus(), visible) : 0;
   if (gpus > 0) return gpus;
   if (text == "gpu") {
     throw CLI::ValidationError("--nproc-per-node",
-                               visible != nullptr && internal::present_gpus() > 0
+                               visible != nullptr && present_gpus() > 0
                                    ? fmt::format("CUDA_VISIBLE_DEVICES is '{}', so no GPU is seen", visible)
                                    : "there is no GPU here; give a number, or 'cpu'");
   }
@@ -54,11 +58,12 @@ int parse_ranks(const std::string& text) {
   refuse("--nproc-per-node", text, "a number from 1 to 1024, 'auto', 'cpu' or 'gpu'");
 }
 
-NodeRange parse_nodes(const std::string& text) {
+std::pair<int, int> parse_nodes(const std::string& text) {
   const std::size_t colon = text.find(':');
   const auto least = number(text.substr(0, colon), 1, kMostNodes);
   const auto most = colon == std::string::npos ? least : number(text.substr(colon + 1), 1, kMostNodes);
-  if (!least || !most || *most < *least) refuse("--nnodes", text, "a number of hosts, or MIN:MAX");
+  if (!least || !most || *most < *least)
+    refuse("--nnodes", text, "a number of hosts from 1 to 65536, or MIN:MAX with MIN <= MAX, as in 2:4");
   return {*least, *most};
 }
 
@@ -82,7 +87,7 @@ std::vector<int> parse_signals(const std::string& option, const std::string& tex
       if (signal_name(signal) == name) found = signal;
     }
     if (found == 0 || found == SIGKILL || found == SIGSTOP || found == SIGCHLD || found == SIGTSTP) {
-      refuse(option, name, "a signal that can ask a job to stop");
+      refuse(option, name, "a signal that can ask a job to stop; give names, as in SIGTERM,SIGUSR1");
     }
     signals.push_back(found);
   }
@@ -90,20 +95,25 @@ std::vector<int> parse_signals(const std::string& option, const std::string& tex
 }
 
 std::map<int, int> parse_streams(const std::string& option, const std::string& text, int ranks) {
-  constexpr const char* kWanted = "0 to 3, or RANK:0 to 3 for local ranks, as in 0:1,1:3";
   std::map<int, int> streams;
   if (const auto all = number(text, 0, 3)) return {{-1, *all}};
   for (const std::string& word : words(text)) {
     const std::size_t colon = word.find(':');
-    if (colon == std::string::npos) refuse(option, word, kWanted);
+    if (colon == std::string::npos) refuse(option, word, kStreamsWanted);
     const auto rank = number(word.substr(0, colon), 0, ranks - 1);
     const auto value = number(word.substr(colon + 1), 0, 3);
     if (!rank || !value) {
-      refuse(option, word, std::string(kWanted) + "; there are local ranks 0 to " + std::to_string(ranks - 1));
+      refuse(option, word, fmt::format("{}; there are local ranks 0 to {}", kStreamsWanted, ranks - 1));
     }
     streams[*rank] = *value;
   }
   return streams;
+}
+
+void check_streams(const std::string& option, const std::map<int, int>& streams, int ranks) {
+  for (const auto& [rank, value] : streams) {
+    if (rank >= ranks) parse_streams(option, fmt::format("{}:{}", rank, value), ranks);
+  }
 }
 
 std::vector<int> parse_local_ranks(const std::string& option, const std::string& text, int ranks) {
@@ -114,6 +124,12 @@ std::vector<int> parse_local_ranks(const std::string& option, const std::string&
     list.push_back(*rank);
   }
   return list;
+}
+
+void check_local_ranks(const std::string& option, const std::vector<int>& list, int ranks) {
+  for (const int rank : list) {
+    if (rank >= ranks) parse_local_ranks(option, std::to_string(rank), ranks);
+  }
 }
 
 std::int64_t parse_memory(const std::string& text) {

@@ -54,8 +54,8 @@ int tell_end(const std::string& job, const std::string& how) {
 }
 
 int tell_timeout(const std::string& job, const StopOptions& options) {
-  say_on_standard_error(fmt::format("job {} has not ended within {} s; the same command once more kills its ranks", job,
-                                    options.timeout_seconds),
+  say_on_standard_error(fmt::format("job {} has not ended within {} s; run the same command again to kill its ranks",
+                                    job, options.timeout_seconds),
                         LogLevel::error);
   return EXIT_FAILURE;
 }
@@ -100,11 +100,12 @@ int stop_hosts(const OutsideJob& outside, const std::string& name, const StopOpt
 
 CLI::App* add_stop(CLI::App& app, StopOptions& options) {
   CLI::App* stop = app.add_subcommand("stop", "Ask all ranks of a job to save and end, and wait until it has ended");
-  stop->add_option("job", options.job, "As 'lockstep ps' shows it: its id or the beginning of that, or its --rdzv-id");
+  stop->add_option("job", options.job,
+                   "The job to stop, as 'lockstep ps' lists it: its id, the beginning of its id, or its --rdzv-id");
   stop->add_option("--rdzv-endpoint", options.rdzv_endpoint,
-                   "Instead, from any host: HOST:PORT where its launchers meet");
-  stop->add_option("--rdzv-id", options.rdzv_id, "The job's name there (default 'default')");
-  stop->add_option("--timeout", options.timeout_seconds, "Seconds to wait for its end (default 60)")
+                   "Instead of JOB, from any host: HOST:PORT where the launchers of the job meet");
+  stop->add_option("--rdzv-id", options.rdzv_id, "The job's name at that endpoint (default 'default')");
+  stop->add_option("--timeout", options.timeout_seconds, "Seconds to wait for the end of the job (default 60)")
       ->check(seconds_range(0));
   stop->footer("Examples:\n  lockstep stop a785c3\n  lockstep stop --rdzv-endpoint h1:29400\n");
   stop->prefix_command(false);

@@ -7,7 +7,7 @@
 #include <limits>
 #include <type_traits>
 
-#include "lockstep/formats/torch_types.h"
+#include "lockstep/formats/safetensors/torch_types.h"
 
 namespace lockstep::tools {
 namespace {

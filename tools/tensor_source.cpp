@@ -11,7 +11,7 @@
 #include "lockstep/base/checked.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
-#include "lockstep/formats/safetensors_file.h"
+#include "lockstep/formats/safetensors/safetensors_file.h"
 #include "lockstep/train/checkpoint/set_directory.h"
 #include "lockstep/train/checkpoint/set_reader.h"
 #include "lockstep/train/checkpoint/signature_check.h"
@@ -170,7 +170,9 @@ namespace {
 // Error for a directory without a manifest: says what to name instead.
 [[noreturn]] void refuse_directory(const std::filesystem::path& path) {
   const std::vector<CheckpointPlace> places = checkpoint_places(path);
-  if (places.empty()) throw Error(ErrorKind::invalid_argument, path.string() + ": there is no checkpoint in it");
+  if (places.empty())
+    throw Error(ErrorKind::invalid_argument,
+                path.string() + " contains no checkpoint; name a file, a set, or the directory of sets");
   throw Error(ErrorKind::invalid_argument, fmt::format("{} is a directory of checkpoints; name one of them, such as {}",
                                                        path.string(), places.front().path.string()));
 }

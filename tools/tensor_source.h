@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "lockstep/base/bytes.h"
-#include "lockstep/formats/safetensors_file.h"
+#include "lockstep/formats/safetensors/safetensors_file.h"
 
 namespace lockstep::internal {
 class SignatureCheck;

@@ -1,6 +1,7 @@
 // `lockstep trace`: tells what the flight recordings of a job's ranks hold.
 #pragma once
 
+#include <CLI/CLI.hpp>
 #include <cstddef>
 #include <string>
 
@@ -13,6 +14,7 @@ struct TraceOptions {
   std::string chrome;     // a file to write a trace of all ranks to; empty: none
   std::size_t steps = 0;  // the last ones of a training, in that trace; 0: all that are recorded
 };
+CLI::App* add_trace(CLI::App& app, TraceOptions& options);
 
 // The exit code: 0, or 1 if a recording cannot be read or the trace cannot be written; what is wrong is then on
 // standard error.

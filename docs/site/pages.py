@@ -20,8 +20,8 @@ CONTENTS = (
     ("Guides", ["docs/DDP.md", "docs/DATA.md", "docs/CHECKPOINTS.md", "docs/LAUNCHING.md", "docs/GPU.md",
                 "python/README.md"]),
     ("Reference", ["reference/index", "docs/errors/*.md", "docs/VARIABLES.md", "docs/TORCHRUN.md"]),
-    ("Background", ["docs/PERFORMANCE.md", "docs/ARCHITECTURE.md", "docs/FAILURE_DETECTION.md", "docs/FAULTS.md",
-                    "SECURITY.md", "docs/HACKING.md", "*"]),
+    ("Background", ["docs/PERFORMANCE.md", "docs/ARCHITECTURE.md", "docs/EMBEDDING.md", "docs/FAILURE_DETECTION.md",
+                    "docs/FAULTS.md", "SECURITY.md", "docs/HACKING.md", "*"]),
 )
 _LANGUAGES = {".h": "cpp", ".cpp": "cpp", ".py": "python", ".sh": "bash", ".yaml": "yaml", ".sbatch": "bash",
               ".txt": "text", ".cmake": "cmake"}

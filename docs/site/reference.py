@@ -165,7 +165,7 @@ def _title(text, underline):
 
 
 def _folder_of(path):
-    """lockstep/train/ddp/hooks/comm_hook.h -> train/ddp"""
+    """lockstep/train/ddp/comm_hooks/comm_hook.h -> train/ddp"""
     holding = [folder for folder in headers.folders() if path.startswith(f"lockstep/{folder}/")]
     return max(holding, key=len)
 

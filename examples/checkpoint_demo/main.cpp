@@ -27,7 +27,7 @@ using Ddp = lockstep::DistributedDataParallel<models::Toy>;
 fs::path make_folder(const lockstep::World& world) {
   std::string name = fs::temp_directory_path() / "checkpoint_demo_XXXXXX";
   if (world.is_main_rank() && mkdtemp(name.data()) == nullptr) throw std::runtime_error("cannot make " + name);
-  return lockstep::broadcast_object(world, name);
+  return world.broadcast_object(name);
 }
 
 void train_one_step(Ddp& ddp, torch::optim::Optimizer& optimizer) {
@@ -59,7 +59,7 @@ void demo_checkpoint(int rank) {
   torch::optim::SGD optimizer(ddp.parameters(), torch::optim::SGDOptions(0.001).momentum(0.9));
   const fs::path folder = make_folder(world);
   const fs::path file = folder / "model.checkpoint";
-  const std::string saved = lockstep::broadcast_object(world, lockstep::sha256_of(*model, optimizer));
+  const std::string saved = world.broadcast_object(lockstep::sha256_of(*model, optimizer));
 
   // All ranks hold the same parameters, so one of them saves.
   if (world.is_main_rank()) {
@@ -77,7 +77,7 @@ void demo_checkpoint(int rank) {
   // No barrier: backward() has averaged the gradients of all ranks, so all have loaded.
   if (world.is_main_rank()) fs::remove(file);
 
-  const std::string trained = lockstep::broadcast_object(world, lockstep::sha256_of(*model, optimizer));
+  const std::string trained = world.broadcast_object(lockstep::sha256_of(*model, optimizer));
   lockstep::save(folder, {.model = ddp, .optimizer = optimizer, .step = 1}, world);
   train_one_step(ddp, optimizer);  // changes parameters and momentum
   const auto loaded = lockstep::load(folder, {.model = ddp, .optimizer = optimizer}, world);

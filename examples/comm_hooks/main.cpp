@@ -98,7 +98,7 @@ int main(int argc, char** argv) {
   try {
     const int steps = number_at(1, argc, argv, 200);
     // Ranks that share memory send nothing.
-    const auto world = lockstep::init_process_group({.transport = lockstep::Transport::tcp});
+    const auto world = lockstep::init_process_group({.transport = "tcp"});
     const Images images;
     for (const Choice& choice : choices(world)) train(choice, images, steps, world);
     return 0;

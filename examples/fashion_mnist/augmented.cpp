@@ -24,8 +24,8 @@ at::Tensor shifted_and_mirrored(const at::Tensor& images) {
 
 }  // namespace
 
-lockstep::Batch Augmented::get_batch(std::span<const std::int64_t> indices) const {
-  lockstep::Batch batch = images_.get_batch(indices);
+lockstep::FashionMnist::Batch Augmented::get_batch(std::span<const std::int64_t> indices) const {
+  lockstep::FashionMnist::Batch batch = images_.get_batch(indices);
   if (mode_ == Mode::shift_and_mirror) batch.data = shifted_and_mirrored(batch.data);
   return batch;
 }

@@ -18,7 +18,7 @@ class Augmented {
 
   std::size_t size() const { return images_.size(); }
   // Thread-safe. Its random numbers are those that the loader gives a batch.
-  lockstep::Batch get_batch(std::span<const std::int64_t> indices) const;
+  lockstep::FashionMnist::Batch get_batch(std::span<const std::int64_t> indices) const;
 
  private:
   const lockstep::FashionMnist& images_;

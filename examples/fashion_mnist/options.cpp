@@ -18,7 +18,7 @@ CLI::Validator between(double least, double most, const std::string& range) {
         char* end = nullptr;
         const double value = std::strtod(text.c_str(), &end);
         const bool is_within = *end == '\0' && value >= least && value <= most;  // and no NaN
-        return is_within ? "" : text + " is no number from " + range;
+        return is_within ? "" : text + " is not a number from " + range;
       },
       "from " + range);
 }

@@ -38,7 +38,7 @@ c10::IValue outputs_of(int rank) {
 }
 
 void gather_dictionaries(const lockstep::World& world) {
-  const std::vector<c10::IValue> all = lockstep::all_gather_object(world, outputs_of(world.rank()));
+  const std::vector<c10::IValue> all = world.all_gather_object(outputs_of(world.rank()));
   if (!world.is_main_rank()) return;
   for (const c10::IValue& outputs : all) {
     const auto dictionary = outputs.toGenericDict();
@@ -90,7 +90,7 @@ void test(const lockstep::World& world) {
     }
   }
   const at::Tensor all = lockstep::gather_predictions(world, sampler, at::cat(predictions));
-  const auto everyones = lockstep::gather_object(world, mistakes);
+  const auto everyones = world.gather_object(mistakes);
   if (!world.is_main_rank()) return;
   std::cout << all.size(0) << " predictions, in the data set's order:";
   for (std::int64_t i = 0; i < all.size(0); ++i) std::cout << ' ' << all[i].item<std::int64_t>();
@@ -102,8 +102,11 @@ void test(const lockstep::World& world) {
 
 // The same samples, with the squares that a model should find.
 struct LabelledTestSet {
+  struct Batch {
+    at::Tensor x, y;
+  };
   std::size_t size() const { return TestSet::kSize; }
-  lockstep::Batch get_batch(std::span<const std::int64_t> indices) const {
+  Batch get_batch(std::span<const std::int64_t> indices) const {
     const at::Tensor x = TestSet().get_batch(indices);
     return {x, x * x};
   }

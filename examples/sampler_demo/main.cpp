@@ -17,8 +17,11 @@ namespace {
 struct Squares {
   std::int64_t count;
 
+  struct Batch {
+    at::Tensor numbers, squares;
+  };
   std::size_t size() const { return static_cast<std::size_t>(count); }
-  lockstep::Batch get_batch(std::span<const std::int64_t> indices) const {
+  Batch get_batch(std::span<const std::int64_t> indices) const {
     const at::Tensor numbers = at::tensor(at::IntArrayRef(indices.data(), indices.size()), at::kLong);
     return {numbers, numbers * numbers};
   }
@@ -51,7 +54,7 @@ std::string list_of(std::span<const std::int64_t> numbers) {
 
 // Rank 0 prints what all ranks have, in rank order.
 void print_all(const lockstep::World& world, const std::string& title, const std::string& mine) {
-  const auto everyone = lockstep::gather_object(world, mine);
+  const auto everyone = world.gather_object(mine);
   log_rank0(world, "%s", title.c_str());
   for (std::size_t rank = 0; rank < everyone.size(); ++rank) {
     std::printf("  rank %zu: %s\n", rank, everyone[rank].c_str());

@@ -21,6 +21,10 @@ namespace {
 
 using lockstep::World;
 
+struct Batch {
+  at::Tensor x, y;
+};
+
 // Pairs of a vector and its value under a fixed linear function.
 struct Samples {
   at::Tensor x, y;
@@ -31,7 +35,7 @@ struct Samples {
     y = x.matmul(at::rand({20, 1}));
   }
   std::size_t size() const { return static_cast<std::size_t>(x.size(0)); }
-  lockstep::Batch get_batch(std::span<const std::int64_t> indices) const {
+  Batch get_batch(std::span<const std::int64_t> indices) const {
     const at::Tensor chosen = at::tensor(at::IntArrayRef(indices.data(), indices.size()), at::kLong);
     return {x.index_select(0, chosen), y.index_select(0, chosen)};
   }
@@ -70,7 +74,7 @@ class Trainer {
         save_every_(save_every),
         snapshot_(std::move(snapshot)) {
     // Rank 0 looks, so that all ranks do the same.
-    if (lockstep::broadcast_object(world_, std::filesystem::exists(snapshot_))) load_snapshot();
+    if (world_.broadcast_object(std::filesystem::exists(snapshot_))) load_snapshot();
   }
 
   void train(int total_epochs) {

@@ -38,7 +38,7 @@ struct Training {
     at::mse_loss(ddp(batch.x), batch.y).backward();
     optimizer.step();
 
-    // A collective of the program's own. A rank that has joined takes part, and adds nothing.
+    // The program's own collective. A rank that has joined takes part, and adds nothing.
     double now = lockstep::is_joined() ? 0 : static_cast<double>(batch.x.size(0));
     world.all_reduce(now);
     samples += now;
@@ -62,7 +62,7 @@ void train_joined(Training& training, const std::vector<Batch>& batches, const l
                         steps[rank][0].item<long>(), steps[rank][1].item<long>());
   }
   const std::string mine = lockstep::sha256_of(*training.ddp.module(), training.optimizer);
-  const bool same = !lockstep::first_difference(world, mine);
+  const bool same = !world.first_difference(mine);
   lockstep::log_rank0(world, "trained on %.0f samples; all ranks have the same parameters: %s", training.samples,
                       same ? "yes" : "NO");
 }

@@ -32,14 +32,13 @@ void throw_corrupt(const Origin& origin, std::string_view why) {
 
 void throw_wrong_number(const Origin& origin, std::string_view name, const std::string& value, const std::string& least,
                         const std::string& most) {
-  throw_corrupt(origin, least == most
-                            ? fmt::format("the {} is {}, only {} is possible", name, value, least)
-                            : fmt::format("the {} is {}, only {} to {} are possible", name, value, least, most));
+  throw_corrupt(origin, least == most ? fmt::format("the {} is {}; expected {}", name, value, least)
+                                      : fmt::format("the {} is {}; expected {} to {}", name, value, least, most));
 }
 
 double checked_weight(double value, std::string_view name, const Origin& origin) {
   if (!std::isfinite(value) || value < 0) {
-    throw_corrupt(origin, fmt::format("the {} is {}, only finite numbers from 0 on are possible", name, value));
+    throw_corrupt(origin, fmt::format("the {} is {}; expected a finite number of at least 0", name, value));
   }
   return value;
 }

@@ -59,7 +59,8 @@ constexpr std::size_t checked_size(Number value, std::size_t most, std::string_v
 // An index into `count` things. Error if `count` is 0.
 template <std::integral Number>
 constexpr std::size_t checked_index(Number value, std::size_t count, std::string_view name, const Origin& origin) {
-  if (count == 0) throw_corrupt(origin, std::string(name) + " " + std::to_string(value) + " of an empty list");
+  if (count == 0)
+    throw_corrupt(origin, "the " + std::string(name) + " is " + std::to_string(value) + ", but the list is empty");
   return checked_size(value, count - 1, name, origin);
 }
 

@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cctype>
 #include <charconv>
 #include <chrono>
 #include <cstdlib>
 #include <utility>
 
+#include "lockstep/base/choose_name.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
@@ -41,7 +41,7 @@ struct Variable {
 // Lockstep's own. Sorted.
 constexpr Variable kVariables[] = {
     {"LOCKSTEP_ADDRESS", text("an address"), "found by probing"},
-    {"LOCKSTEP_BACKEND", choice("native, gloo, mpi, nccl"), "native"},
+    {"LOCKSTEP_BACKEND", text("a backend"), "native"},
     {"LOCKSTEP_BIND", text("an address, or any"), "MASTER_ADDR"},
     {"LOCKSTEP_CHECKSUMS", choice("on, off"), "on"},
     {"LOCKSTEP_CONNECTIONS", number(1, 64), "1"},
@@ -67,7 +67,7 @@ constexpr Variable kVariables[] = {
     {"LOCKSTEP_TERMINAL", text("1"), ""},
     {"LOCKSTEP_TOKEN_FD", number(0, INT32_MAX), ""},
     {"LOCKSTEP_TOKEN_FILE", text("a path"), "~/.lockstep/token"},
-    {"LOCKSTEP_TRANSPORT", choice("automatic, shared_memory, tcp"), "automatic"},
+    {"LOCKSTEP_TRANSPORT", text("a transport"), "automatic"},
 };
 static_assert(std::ranges::is_sorted(kVariables, {}, &Variable::name));
 
@@ -99,15 +99,15 @@ const Variable* find(std::string_view name) {
   return found != std::end(kVariables) && found->name == name ? found : nullptr;
 }
 
-bool same_letters(std::string_view one, std::string_view other) {
-  return std::ranges::equal(one, other,
-                            [](unsigned char a, unsigned char b) { return std::tolower(a) == std::tolower(b); });
-}
-
-// "a, b, c" -> "a, b or c"
-std::string alternatives(std::string_view names) {
-  const std::size_t last = names.rfind(", ");
-  return fmt::format("{} or {}", names.substr(0, last), names.substr(last + 2));
+// "a, b, c" -> the three
+std::vector<std::string_view> names_in(std::string_view list) {
+  std::vector<std::string_view> names;
+  for (std::size_t start = 0; start < list.size();) {
+    const std::size_t end = std::min(list.find(", ", start), list.size());
+    names.push_back(list.substr(start, end - start));
+    start = end + 2;
+  }
+  return names;
 }
 
 std::string describe_range(std::int64_t least, std::int64_t most, bool is_above) {
@@ -121,7 +121,7 @@ std::string describe_unknown(std::string_view name) {
   const auto nearest = nearest_name(name, names, kFarthestMeant);
   return fmt::format(
       "{} is set, but Lockstep has no such variable, so it has no effect; {}", name,
-      nearest ? fmt::format("is {} meant?", *nearest) : fmt::format("known variables: {}", fmt::join(names, ", ")));
+      nearest ? fmt::format("did you mean {}?", *nearest) : fmt::format("known variables: {}", fmt::join(names, ", ")));
 }
 
 }  // namespace
@@ -151,14 +151,7 @@ std::optional<std::string> EnvironmentReader::first_of(std::initializer_list<con
 std::optional<std::string_view> EnvironmentReader::choice(const char* name) const {
   const auto value = text(name);
   if (!value) return std::nullopt;
-  const std::string_view names = find(name)->values.text;
-  for (std::size_t start = 0; start < names.size();) {
-    const std::size_t end = std::min(names.find(", ", start), names.size());
-    const std::string_view known = names.substr(start, end - start);
-    if (same_letters(known, *value)) return known;
-    start = end + 2;
-  }
-  throw Error(ErrorKind::invalid_argument, fmt::format("{} is '{}'; it can be {}", name, *value, alternatives(names)));
+  return choose_name(name, *value, names_in(find(name)->values.text));
 }
 
 std::optional<std::int64_t> EnvironmentReader::integer(const char* name, std::int64_t least, std::int64_t most) const {

@@ -20,7 +20,9 @@ OpenFile checked_open(int fd, const std::string& path) {
   OpenFile file{UniqueFd(fd)};
   if (!file.fd) {
     const int saved_errno = errno;
-    if (saved_errno == ELOOP) throw Error(ErrorKind::invalid_argument, path + ": it is a link, which is not followed");
+    if (saved_errno == ELOOP)
+      throw Error(ErrorKind::invalid_argument,
+                  path + ": it is a symbolic link, which is not followed here; put the file itself in its place");
     if (saved_errno != ENOENT && saved_errno != ENOTDIR) throw system_error("opening " + path, saved_errno);
     throw Error(ErrorKind::invalid_argument, path + ": no such file");
   }

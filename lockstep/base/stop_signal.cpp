@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <mutex>
 
 #include "lockstep/base/error.h"
@@ -45,11 +46,26 @@ static_assert(std::atomic<std::uint64_t>::is_always_lock_free && std::atomic<pid
 std::mutex g_catchers_mutex;
 std::array<int, NSIG> g_catchers{};  // StopSignals that catch it; guarded by g_catchers_mutex
 
-// Whether it is the first, or the same once more.
-bool note_stop_signal(int signal) noexcept {
+// When an exception ended the last StopSignals; 0 while there is one, or after a normal end.
+std::atomic<std::uint64_t> g_unwinding_since_ms{0};
+static_assert(std::atomic<std::uint64_t>::is_always_lock_free, "used in a signal handler");
+
+std::uint64_t now_ms() noexcept {
   timespec now{};
   ::clock_gettime(CLOCK_MONOTONIC, &now);
-  const auto time_ms = static_cast<std::uint64_t>(now.tv_sec * 1000 + now.tv_nsec / 1'000'000) & StopRequest::kTimeMask;
+  return static_cast<std::uint64_t>(now.tv_sec * 1000 + now.tv_nsec / 1'000'000);
+}
+
+// Whether a program that has caught the exception goes on, without anyone that asks for requests.
+bool is_left_over() noexcept {
+  constexpr auto kLimitMs = std::chrono::milliseconds(internal::StopSignals::kUnwinding).count();
+  const std::uint64_t since = g_unwinding_since_ms.load();
+  return since != 0 && now_ms() - since > static_cast<std::uint64_t>(kLimitMs);
+}
+
+// Whether it is the first, or the same once more.
+bool note_stop_signal(int signal) noexcept {
+  const std::uint64_t time_ms = now_ms() & StopRequest::kTimeMask;
   const StopRequest mine{::getpid(), signal, time_ms};
   std::uint64_t word = g_stop_request.load();
   while (StopRequest::of(word).process != mine.process) {
@@ -63,7 +79,7 @@ bool note_stop_signal(int signal) noexcept {
 
 void on_stop_signal(int signal) {
   const int saved_errno = errno;
-  if (::getpid() != g_catching_process.load() || !note_stop_signal(signal)) {
+  if (::getpid() != g_catching_process.load() || is_left_over() || !note_stop_signal(signal)) {
     struct sigaction action {};
     action.sa_handler = SIG_DFL;
     ::sigaction(signal, &action, nullptr);
@@ -104,11 +120,12 @@ int stop_signal() noexcept {
 
 namespace internal {
 
-StopSignals::StopSignals(const std::vector<int>& signals) {
+StopSignals::StopSignals(const std::vector<int>& signals) : exceptions_(std::uncaught_exceptions()) {
   for (const int signal : signals) require_catchable(signal);
   caught_.reserve(signals.size());
   const std::lock_guard lock(g_catchers_mutex);
   if (const pid_t process = ::getpid(); g_catching_process.exchange(process) != process) g_catchers = {};
+  g_unwinding_since_ms.store(0);
   for (const int signal : signals) {
     if (!catch_unless_handled(signal)) continue;
     ++g_catchers[static_cast<std::size_t>(signal)];
@@ -119,10 +136,15 @@ StopSignals::StopSignals(const std::vector<int>& signals) {
 StopSignals::~StopSignals() {
   const std::lock_guard lock(g_catchers_mutex);
   if (g_catching_process.load() != ::getpid() || stop_signal() != 0) return;
+  const bool unwinds = std::uncaught_exceptions() > exceptions_;
   for (const int signal : caught_) {
     int& catchers = g_catchers[static_cast<std::size_t>(signal)];
     struct sigaction action {};
     if (catchers == 0 || --catchers > 0 || ::sigaction(signal, nullptr, &action) != 0) continue;
+    if (unwinds) {
+      g_unwinding_since_ms.store(now_ms());
+      continue;
+    }
     if (action.sa_handler != on_stop_signal) continue;  // the program has put its own in its place
     action = {};
     action.sa_handler = SIG_DFL;

@@ -6,8 +6,8 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/formats/pickle_value.h"
-#include "lockstep/formats/safetensors_parser.h"
-#include "lockstep/formats/torch_types.h"
+#include "lockstep/formats/safetensors/safetensors_parser.h"
+#include "lockstep/formats/safetensors/torch_types.h"
 
 namespace lockstep {
 
@@ -61,7 +61,7 @@ std::vector<std::string> DistributedCheckpoint::value_names() const {
 TorchFile DistributedCheckpoint::open_place(const DistributedPlace& place, const std::string& name) const {
   OpenFile file = files_.open(place.file);
   const std::string where =
-      fmt::format("{}, bytes {} and {} more, {}", files_.path_of(place.file), place.begin, place.bytes, shown(name));
+      fmt::format("{}, {} bytes at offset {}, {}", files_.path_of(place.file), place.bytes, place.begin, shown(name));
   if (place.begin > file.bytes || place.bytes > file.bytes - place.begin) {
     throw Error(ErrorKind::corrupt_data, fmt::format("{}: the file has only {} bytes", where, file.bytes));
   }
@@ -72,7 +72,7 @@ TorchFile DistributedCheckpoint::read_value(const std::string& name) const {
   const auto found = metadata_.values.find(name);
   if (found != metadata_.values.end()) return open_place(found->second, name);
   throw Error(ErrorKind::invalid_argument,
-              fmt::format("{} has no value {} that is not a tensor", files_.directory().string(), shown(name)));
+              fmt::format("{} has no non-tensor value {}", files_.directory().string(), shown(name)));
 }
 
 void DistributedCheckpoint::read(const DistributedTensor& tensor, MutableByteSpan out) const {
@@ -89,7 +89,7 @@ void DistributedCheckpoint::read_chunk(const DistributedTensor& tensor, const Di
   const TorchFile file = open_place(chunk.place, tensor.name);
   const TorchTensor saved = file.tensor(file.root());
   if (saved.shape != chunk.sizes || saved.dtype != tensor.dtype) {
-    throw Error(ErrorKind::corrupt_data, fmt::format("{}: it holds {} {}, .metadata says {} {}", file.name(),
+    throw Error(ErrorKind::corrupt_data, fmt::format("{}: it holds {} {}, but .metadata records {} {}", file.name(),
                                                      saved.dtype, saved.shape, tensor.dtype, chunk.sizes));
   }
   if (saved.bytes == 0) return;

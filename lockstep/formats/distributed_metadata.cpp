@@ -10,9 +10,9 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/formats/pickle_reader.h"
-#include "lockstep/formats/safetensors_parser.h"
+#include "lockstep/formats/safetensors/safetensors_parser.h"
+#include "lockstep/formats/safetensors/torch_types.h"
 #include "lockstep/formats/sibling_file.h"
-#include "lockstep/formats/torch_types.h"
 
 namespace lockstep::internal {
 namespace {

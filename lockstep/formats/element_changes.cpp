@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "lockstep/formats/torch_types.h"
+#include "lockstep/formats/safetensors/torch_types.h"
 
 namespace lockstep::internal {
 namespace {

@@ -5,7 +5,7 @@
 #include <iterator>
 #include <span>
 
-#include "lockstep/formats/torch_types.h"
+#include "lockstep/formats/safetensors/torch_types.h"
 
 namespace lockstep::internal {
 namespace {

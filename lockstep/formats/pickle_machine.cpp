@@ -99,7 +99,8 @@ bool PickleMachine::step_container() {
   switch (op_.code) {
     case PickleCode::mark:
       // Each that is open becomes a value within the one before.
-      if (marks_.size() >= 2 * PickleLimits::kDepth) corrupt(fmt::format("{} marks are open", marks_.size()));
+      if (marks_.size() >= 2 * PickleLimits::kDepth)
+        corrupt(fmt::format("{} marks are open at the same time", marks_.size()));
       marks_.push_back(stack_.size());
       return true;
     case PickleCode::empty_list: push({.kind = PickleKind::list}); return true;
@@ -205,14 +206,14 @@ void PickleMachine::push_constant(std::size_t which, PickleNode node) {
 
 PickleMachine::Index PickleMachine::pop() {
   const std::size_t floor = marks_.empty() ? 0 : marks_.back();
-  if (stack_.size() <= floor) corrupt("the opcode needs a value that is not there");
+  if (stack_.size() <= floor) corrupt("the opcode needs a value that the stack does not hold");
   const Index top = stack_.back();
   stack_.pop_back();
   return top;
 }
 
 std::vector<PickleMachine::Index> PickleMachine::pop_to_mark() {
-  if (marks_.empty()) corrupt("the opcode needs a mark that is not there");
+  if (marks_.empty()) corrupt("the opcode needs a mark that the stack does not hold");
   const auto begin = stack_.begin() + static_cast<std::ptrdiff_t>(marks_.back());
   std::vector<Index> items(begin, stack_.end());
   stack_.erase(begin, stack_.end());

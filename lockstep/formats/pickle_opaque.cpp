@@ -5,7 +5,7 @@
 
 #include "lockstep/base/format.h"
 #include "lockstep/formats/pickle_machine.h"
-#include "lockstep/formats/safetensors_parser.h"
+#include "lockstep/formats/safetensors/safetensors_parser.h"
 
 namespace lockstep::internal {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "lockstep/base/format.h"
 #include "lockstep/formats/pickle_machine.h"
-#include "lockstep/formats/torch_types.h"
+#include "lockstep/formats/safetensors/torch_types.h"
 
 namespace lockstep::internal {
 namespace {
@@ -43,14 +43,15 @@ PickleMachine::Index PickleMachine::persistent(Index id) {
   const std::string_view kind = given.empty() ? "" : expect(given[0], PickleKind::text, "its kind").text;
   if (kind == "module" && given.size() == 4) return given[1];
   if ((given.size() != 5 && given.size() != 6) || kind != "storage") {
-    corrupt("a persistent id is not that of a storage");
+    corrupt("a persistent id does not name a storage");
   }
   const PickleNode& type = expect(given[1], PickleKind::name, "the type of a storage");
   if (type.meaning->role == PickleRole::unknown) return opaque(type.text, id);
   if (type.meaning->role != PickleRole::storage_type) corrupt(fmt::format("{} is not a storage type", type.text));
   const auto count = [&](Index index, std::string_view what) {
     const std::int64_t value = expect(index, PickleKind::integer, what).integer;
-    if (value < 0 || value > kMostElements) corrupt(fmt::format("{} is {}", what, value));
+    if (value < 0 || value > kMostElements)
+      corrupt(fmt::format("{} is {}; expected 0 to {}", what, value, kMostElements));
   };
   count(given[4], "the size of a storage");
   expect(given[3], PickleKind::text, "the device of a storage");
@@ -59,10 +60,10 @@ PickleMachine::Index PickleMachine::persistent(Index id) {
                      .text = expect(given[2], PickleKind::text, "the key of a storage").text,
                      .children = {given[1], given[3]}};
   if (given.size() == 6 && node(given[5]).kind != PickleKind::none) {
-    const std::vector<Index>& part = expect(given[5], PickleKind::tuple, "the part of a storage").children;
-    if (part.size() != 3) corrupt("the part of a storage has no begin and size");
-    count(part[1], "the begin of a part of a storage");
-    count(part[2], "the size of a part of a storage");
+    const std::vector<Index>& part = expect(given[5], PickleKind::tuple, "the view of a storage").children;
+    if (part.size() != 3) corrupt("the view of a storage needs a key, an offset and a size");
+    count(part[1], "the offset of the view of a storage");
+    count(part[2], "the size of the view of a storage");
     storage.children.insert(storage.children.end(), {part[1], part[2]});
   }
   return add(std::move(storage));
@@ -75,7 +76,7 @@ void PickleMachine::check_shape(Index index, std::string_view what) {
   }
   for (const Index each : sizes) {
     const std::int64_t size = expect(each, PickleKind::integer, what).integer;
-    if (size < 0) corrupt(fmt::format("{} has a dimension of {}", what, size));
+    if (size < 0) corrupt(fmt::format("{} has the invalid dimension {}", what, size));
   }
 }
 
@@ -148,7 +149,7 @@ PickleMachine::Index PickleMachine::plain_tensor(Index function, Index arguments
   const Index storage = given[0];
   expect(storage, PickleKind::storage, "the memory of a tensor");
   const std::int64_t offset = expect(given[1], PickleKind::integer, "the offset of a tensor").integer;
-  if (offset < 0 || offset > kMostElements) corrupt(fmt::format("a tensor begins at element {}", offset));
+  if (offset < 0 || offset > kMostElements) corrupt(fmt::format("a tensor begins at the invalid offset {}", offset));
   check_shape(given[2], "the shape of a tensor");
   check_shape(given[3], "the strides of a tensor");
   if (node(given[2]).children.size() != node(given[3]).children.size()) {

@@ -6,8 +6,8 @@
 #include "lockstep/base/format.h"
 #include "lockstep/formats/pickle_classes.h"
 #include "lockstep/formats/pickle_tree.h"
-#include "lockstep/formats/safetensors_parser.h"
-#include "lockstep/formats/torch_types.h"
+#include "lockstep/formats/safetensors/safetensors_parser.h"
+#include "lockstep/formats/safetensors/torch_types.h"
 
 namespace lockstep {
 
@@ -160,7 +160,7 @@ std::vector<std::int64_t> PickleValue::sizes() const {
   }
   for (std::size_t i = 0; i < size(); ++i) {
     sizes.push_back(item(i).integer());
-    if (sizes.back() < 0) refuse(fmt::format("a dimension or stride is {}", sizes.back()));
+    if (sizes.back() < 0) refuse(fmt::format("a dimension or stride is {}; it must not be negative", sizes.back()));
   }
   return sizes;
 }

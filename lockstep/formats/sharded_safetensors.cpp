@@ -7,8 +7,8 @@
 #include "lockstep/base/atomic_file.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
-#include "lockstep/formats/json_structure.h"
-#include "lockstep/formats/safetensors_parser.h"
+#include "lockstep/formats/safetensors/json_structure.h"
+#include "lockstep/formats/safetensors/safetensors_parser.h"
 
 namespace lockstep {
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "lockstep/base/bytes.h"
-#include "lockstep/formats/safetensors_file.h"
+#include "lockstep/formats/safetensors/safetensors_file.h"
 #include "lockstep/formats/sibling_file.h"
 
 namespace lockstep {

@@ -8,7 +8,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
-#include "lockstep/formats/safetensors_parser.h"
+#include "lockstep/formats/safetensors/safetensors_parser.h"
 
 namespace lockstep::internal {
 namespace {

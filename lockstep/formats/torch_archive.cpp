@@ -5,7 +5,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/formats/pickle_reader.h"
-#include "lockstep/formats/safetensors_parser.h"
+#include "lockstep/formats/safetensors/safetensors_parser.h"
 #include "lockstep/formats/torch_storages.h"
 
 namespace lockstep::internal {

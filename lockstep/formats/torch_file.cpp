@@ -8,12 +8,12 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/formats/element_changes.h"
-#include "lockstep/formats/file_kind.h"
 #include "lockstep/formats/pickle_text.h"
-#include "lockstep/formats/safetensors_parser.h"
+#include "lockstep/formats/safetensors/file_kind.h"
+#include "lockstep/formats/safetensors/safetensors_parser.h"
+#include "lockstep/formats/safetensors/torch_types.h"
 #include "lockstep/formats/strided_read.h"
 #include "lockstep/formats/torch_storages.h"
-#include "lockstep/formats/torch_types.h"
 
 namespace lockstep {
 
@@ -89,7 +89,7 @@ TorchTensor TorchFile::tensor(const PickleValue& value) const {
   tensor.bytes = checked_strided_bytes(layout_of(tensor), found.storage.bytes, origin);
   if (tensor.bytes > 0 && content_->content.storages->size_bytes(tensor.storage) < found.storage.bytes) {
     throw Error(ErrorKind::corrupt_data,
-                fmt::format("{}: it has {} bytes, {} were saved", origin,
+                fmt::format("{}: it has {} bytes, but {} were saved", origin,
                             content_->content.storages->size_bytes(tensor.storage), found.storage.bytes));
   }
   return tensor;
@@ -212,7 +212,7 @@ class Flattener {
     for (const NamedPickleValue& each : values_) {
       if (names.insert(each.name).second) continue;
       throw Error(ErrorKind::invalid_argument,
-                  fmt::format("two values are called {} after keys are joined by '.'", shown(each.name)));
+                  fmt::format("two values have the name {} after keys are joined by '.'", shown(each.name)));
     }
   }
 

@@ -11,9 +11,9 @@
 #include "lockstep/base/format.h"
 #include "lockstep/formats/pickle_opcodes.h"
 #include "lockstep/formats/pickle_value.h"
-#include "lockstep/formats/safetensors_parser.h"
+#include "lockstep/formats/safetensors/safetensors_parser.h"
+#include "lockstep/formats/safetensors/torch_types.h"
 #include "lockstep/formats/strided_read.h"
-#include "lockstep/formats/torch_types.h"
 #include "lockstep/formats/zip_writer.h"
 
 namespace lockstep {
@@ -175,7 +175,8 @@ class TorchPickler {
   }
   void text(const std::string& where, std::string_view text) {
     if (!is_utf8(text)) refuse_value(where, "a text is not UTF-8");
-    if (text.size() > PickleLimits::kBytes) refuse_value(where, fmt::format("a text has {} bytes", text.size()));
+    if (text.size() > PickleLimits::kBytes)
+      refuse_value(where, fmt::format("a text is too long: {} bytes", text.size()));
     op(PickleCode::bin_unicode);
     number(4, text.size());
     out_ += text;
@@ -206,7 +207,7 @@ void write_tensor(ZipWriter& zip, const std::string& name, const ListedTensor& t
   if (tensor.source->write) tensor.source->write(sink);
   if (left > 0) {
     refuse_value(tensor.where,
-                 fmt::format("its data has {} bytes, but its shape takes {}", tensor.bytes - left, tensor.bytes));
+                 fmt::format("its data has {} bytes, but its shape needs {}", tensor.bytes - left, tensor.bytes));
   }
   zip.end();
 }

@@ -7,12 +7,12 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_io.h"
 #include "lockstep/base/format.h"
-#include "lockstep/formats/file_kind.h"
 #include "lockstep/formats/pickle_opcodes.h"
 #include "lockstep/formats/pickle_reader.h"
-#include "lockstep/formats/safetensors_parser.h"
+#include "lockstep/formats/safetensors/file_kind.h"
+#include "lockstep/formats/safetensors/safetensors_parser.h"
+#include "lockstep/formats/safetensors/torch_types.h"
 #include "lockstep/formats/torch_storages.h"
-#include "lockstep/formats/torch_types.h"
 
 namespace lockstep::internal {
 namespace {
@@ -101,8 +101,9 @@ std::map<std::string, std::uint64_t> element_sizes(const PickleTree& tree) {
 
 void check_protocol(PickleValue protocol, const std::string& name) {
   if (protocol.integer() == kLegacyProtocol) return;
-  throw Error(ErrorKind::invalid_argument, fmt::format("{}: a legacy file of protocol {}; only {} is supported", name,
-                                                       protocol.integer(), kLegacyProtocol));
+  throw Error(ErrorKind::invalid_argument, fmt::format("{}: it is in the old format of torch.save(), with protocol {}; "
+                                                       "only {} is supported: save it again with a newer PyTorch",
+                                                       name, protocol.integer(), kLegacyProtocol));
 }
 
 }  // namespace

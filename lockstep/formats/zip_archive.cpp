@@ -10,7 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_io.h"
 #include "lockstep/base/format.h"
-#include "lockstep/formats/safetensors_parser.h"
+#include "lockstep/formats/safetensors/safetensors_parser.h"
 
 namespace lockstep::internal {
 namespace {
@@ -182,7 +182,7 @@ void ZipArchive::list_entries(std::uint64_t file_bytes) {
   std::ranges::sort(by_name_, {}, [this](std::size_t index) -> const std::string& { return entries_[index].name; });
   const auto twice = std::ranges::adjacent_find(
       by_name_, {}, [this](std::size_t index) -> const std::string& { return entries_[index].name; });
-  if (twice != by_name_.end()) refuse(fmt::format("it has two entries {}", shown(entries_[*twice].name)));
+  if (twice != by_name_.end()) refuse(fmt::format("it has two entries with the name {}", shown(entries_[*twice].name)));
   is_verified_.resize(entries_.size());
 }
 

@@ -17,7 +17,7 @@ Error invalid(const std::string& text) { return Error(ErrorKind::invalid_argumen
 void require_dense_cpu(const Tensors& tensors, const char* operation) {
   for (const at::Tensor& tensor : tensors) {
     if (tensor.layout() == at::kStrided && tensor.device().is_cpu()) continue;
-    throw invalid(std::string(operation) + ": the backend lockstep takes dense CPU tensors only; this one is " +
+    throw invalid(std::string(operation) + ": the lockstep backend takes dense CPU tensors only; this one is " +
                   (tensor.layout() == at::kStrided ? "on " + tensor.device().str() : "sparse") +
                   (tensor.device().is_cuda() ? "; use init_process_group(\"cpu:lockstep,cuda:nccl\")" : ""));
   }
@@ -74,7 +74,7 @@ ReduceOp prepared(const c10d::ReduceOp& op, const Tensors& operands) {
 Started combine(std::vector<Started> parts) {
   Started all;
   if (parts.empty()) {
-    all.work.complete(nullptr);
+    WorkControl::complete(all.work, nullptr);
     return all;
   }
   all.work = parts.back().work;
@@ -90,9 +90,9 @@ Started all_reduce_sparse(const ProcessGroup& group, const at::Tensor& tensor, c
                           const CallOptions& options) {
   if (op.op_ != c10d::ReduceOp::SUM) throw invalid("all_reduce: sparse tensors support SUM only");
   const at::NoGradGuard no_grad;  // not detach(): what that gives has indices of its own
-  tensor.copy_(lockstep::all_reduce_sparse(group, tensor, options));
+  tensor.copy_(group.all_reduce_sparse(tensor, options));
   Started done;
-  done.work.complete(nullptr);
+  WorkControl::complete(done.work, nullptr);
   return done;
 }
 

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/signal_block.h"
 
 namespace lockstep::python {
 
@@ -45,6 +46,7 @@ auto TorchStore::call(const char* verb, std::string_view key, Deadline deadline,
   std::packaged_task<Result()> task([store = store_, call = std::move(call)] { return call(*store); });
   std::future<Result> result = task.get_future();
   try {
+    const internal::SignalBlock block = internal::SignalBlock::of_new_thread();
     std::thread(std::move(task)).detach();
   } catch (const std::system_error& error) {
     throw Error(ErrorKind::internal, "cannot start a thread to " + what() + " in torch's store: " + error.what());

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/signal_block.h"
 
 namespace lockstep::python {
 
@@ -154,6 +155,7 @@ Completer::~Completer() {
 
 void Completer::start_thread() {
   ++state_->idle;
+  const internal::SignalBlock block = internal::SignalBlock::of_new_thread();
   threads_.emplace_back([state = state_](const std::stop_token& stop) { state->serve(stop); });
 }
 

@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/comm/group/work.h"
+#include "lockstep/comm/group/work_control.h"
 
 namespace lockstep::python {
 
@@ -25,7 +25,7 @@ inline constexpr std::chrono::milliseconds kLongestTimeout = std::chrono::hours(
 
 // An operation under way. It may have several parts, and fails with the first of them that does.
 struct Started {
-  Work work = Work::start();
+  Work work = WorkControl::start();
   std::function<int()> source = {};  // of a message from any rank
   std::vector<Work> before = {};     // the parts that go in front of `work`
 

@@ -3,7 +3,7 @@
 import re
 from dataclasses import dataclass
 
-OF_LOAD = re.compile(r"\[lockstep\] rank \d+: .* (?:holds up the others|is no longer a straggler)")
+OF_LOAD = re.compile(r"\[lockstep\] rank \d+: .* (?:delays the others|is no longer a straggler)")
 
 
 @dataclass

@@ -15,10 +15,14 @@
 
 namespace resuming {
 
+struct Batch {
+  at::Tensor x, y;
+};
+
 // Sample i is the number i.
 struct Numbers {
   std::size_t size() const { return 2 * 64 * 40; }  // on two ranks 40 steps of the default size
-  lockstep::Batch get_batch(std::span<const std::int64_t> indices) const {
+  Batch get_batch(std::span<const std::int64_t> indices) const {
     const at::Tensor x = at::tensor(at::IntArrayRef(indices.data(), indices.size()), at::kLong);
     return {x.to(at::kFloat).unsqueeze(1), at::zeros_like(x)};
   }

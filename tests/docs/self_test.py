@@ -91,11 +91,11 @@ class Output(unittest.TestCase):
             self.assertFalse(console.is_output(expected, printed, in_order=False), (expected, printed))
 
     def test_the_load_of_the_machine(self):
-        late = "[lockstep] rank 0: warning: rank 1 (host h) holds up the others: it came last in 56 % of 9 steps"
+        late = "[lockstep] rank 0: warning: rank 1 (host h) delays the others: it was last in 56 % of 9 steps"
         not_late = "[0] [lockstep] rank 0: rank 1 (host h) is no longer a straggler"
         self.assertTrue(console.is_output(["a", "b"], ["a", late, "b", not_late]))
-        self.assertTrue(console.is_output(["a", "[lockstep] rank 0: ... holds up the others..."], ["a", late]))
-        self.assertFalse(console.is_output(["a", "[lockstep] rank 0: ... holds up the others..."], ["a"]))
+        self.assertTrue(console.is_output(["a", "[lockstep] rank 0: ... delays the others..."], ["a", late]))
+        self.assertFalse(console.is_output(["a", "[lockstep] rank 0: ... delays the others..."], ["a"]))
         self.assertFalse(console.is_output(["a"], ["a", "[lockstep] rank 0: warning: another"]))
 
 

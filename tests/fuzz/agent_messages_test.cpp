@@ -26,7 +26,7 @@ TEST_CASE("messages of agents") {
                  encode(Welcome{1, "job"}), encode(StartRanks{3, 2, 1, 2, 8, 16, "10.0.0.1:4711", "10.0.0.2", 4712}),
                  encode(ended), encode(Output{RankStream::standard_error, "a line\n"}), encode(Farewell{3, "why"}),
                  encode(HostAlive{}), encode(KeepOut{"c", "10.0.0.3"}), encode(Reached{}),
-                 encode(MeetAnew{{"1f", 3, 1, 2}}), encode(stands), encode(HostStands{2, true, 1500}),
+                 encode(MeetAnew{{"1f", 3, 1, 2}}), encode(stands), encode(HostStands{2, true, 1500, 7}),
                  encode(TellStacks{{1, 3}}), encode(RankStack{2, 3, {"SIGSEGV", "  #0 f()"}}),
                  encode(RankCounts{1,
                                    {.rank = 2,

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-#include "lockstep/formats/digest.h"
+#include "lockstep/formats/safetensors/digest.h"
 #include "lockstep/train/checkpoint/signature_check.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -72,7 +72,7 @@ TEST_CASE("manifests of checkpoint sets") {
                    const Manifest manifest = parse_manifest(bytes, origin);
                    for (const auto& [name, tensor] : manifest.tensors) {
                      std::int64_t row = 0;
-                     for (const Piece& piece : tensor.pieces) {
+                     for (const SetPiece& piece : tensor.pieces) {
                        if (piece.first_row != row || piece.file >= manifest.files.size())
                          throw std::logic_error("a gap");
                        row = piece.end_row;

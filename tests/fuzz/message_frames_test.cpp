@@ -38,6 +38,8 @@ class Recording final : public Mesh {
   }
   void wait(std::span<const Interest>, Deadline) override {}
   void wake() noexcept override {}
+  void announce(ByteView) noexcept override {}
+  std::optional<Announcement> take_announcement() override { return std::nullopt; }
   void abort(const Error&) noexcept override {}
 
  private:

@@ -83,9 +83,14 @@ TEST_CASE("handles of shared memory") {
 TEST_CASE("control messages") {
   const Error error(ErrorKind::timeout, "rank 2 did not come", {.peer = 2});
   fuzz::run({.name = "control messages",
-             .seeds = {encode(ControlKind::goodbye, 7, 4096), encode(ControlKind::bell, 7), encode_abort(7, error)},
+             .seeds = {encode(ControlKind::goodbye, 7, 4096), encode(ControlKind::bell, 7), encode_abort(7, error),
+                       encode_announcement(7, {2, 5, "a call"})},
              .parse = [](ByteView bytes) {
                const ControlMessage message = decode_control(bytes, 1);
+               if (message.kind == ControlKind::announcement) {
+                 const int said_by = decode_announcement(message.body, 1, kRanks).rank;
+                 checked_rank_or_none(said_by, kRanks, "the test");
+               }
                if (message.kind != ControlKind::abort) return;
                const Error told = decode_abort(message, 1, 0, kRanks);
                checked_rank_or_none(told.detail().peer, kRanks, "the test");

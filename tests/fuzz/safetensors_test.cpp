@@ -2,7 +2,7 @@
 
 #include <stdexcept>
 
-#include "lockstep/formats/safetensors_header.h"
+#include "lockstep/formats/safetensors/safetensors_header.h"
 #include "lockstep/formats/sharded_safetensors.h"
 #include "tests/fuzz/fuzz.h"
 

@@ -8,8 +8,8 @@
 #include <numeric>
 #include <utility>
 
+#include "lockstep/train/ddp/comm_hooks/default_hooks.h"
 #include "lockstep/train/ddp/distributed_data_parallel.h"
-#include "lockstep/train/ddp/hooks/default_hooks.h"
 #include "lockstep/train/ddp/uneven_inputs/join.h"
 #include "lockstep/train/nn/convert_sync_batchnorm.h"
 

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "lockstep/train/checkpoint/checkpoint.h"
-#include "lockstep/train/ddp/hooks/default_hooks.h"
-#include "lockstep/train/ddp/hooks/power_sgd.h"
-#include "lockstep/train/ddp/hooks/quantization_hooks.h"
+#include "lockstep/train/ddp/comm_hooks/default_hooks.h"
+#include "lockstep/train/ddp/comm_hooks/power_sgd.h"
+#include "lockstep/train/ddp/comm_hooks/quantization_hooks.h"
 #include "tests/parity/support.h"
 #include "tests/support/local_groups.h"
 

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "lockstep/comm/group/world.h"
+#include "lockstep/train/ddp/comm_hooks/default_hooks.h"
 #include "lockstep/train/ddp/distributed_data_parallel.h"
-#include "lockstep/train/ddp/hooks/default_hooks.h"
 #include "lockstep/train/ddp/uneven_inputs/join.h"
 #include "lockstep/train/nn/convert_sync_batchnorm.h"
 #include "tests/support/temporary_directory.h"
@@ -46,7 +46,7 @@ using Body = std::function<void(const World&)>;
   std::_Exit(0);
 }
 
-void run_processes(Transport transport, const Body& body) {
+void run_processes(const std::string& transport, const Body& body) {
   const TemporaryDirectory folder;
   InitOptions options;
   options.init_method = "file://" + folder / "store";
@@ -69,7 +69,7 @@ void run_processes(Transport transport, const Body& body) {
 }
 
 void on_both_transports(const Body& body) {
-  for (const Transport transport : {Transport::shared_memory, Transport::tcp}) run_processes(transport, body);
+  for (const char* transport : {"shared_memory", "tcp"}) run_processes(transport, body);
 }
 
 void require(bool fine, const char* what) {

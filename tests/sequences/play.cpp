@@ -16,9 +16,9 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/train/ddp/comm_hooks/default_hooks.h"
+#include "lockstep/train/ddp/comm_hooks/power_sgd.h"
 #include "lockstep/train/ddp/distributed_data_parallel.h"
-#include "lockstep/train/ddp/hooks/default_hooks.h"
-#include "lockstep/train/ddp/hooks/power_sgd.h"
 #include "lockstep/train/ddp/uneven_inputs/join.h"
 #include "lockstep/train/optim/clip_gradients.h"
 #include "lockstep/train/optim/zero_redundancy_optimizer.h"

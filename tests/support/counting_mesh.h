@@ -31,9 +31,10 @@ class CountingMesh final : public Mesh {
     return bytes;
   }
   std::size_t recv_some(int peer, MutableByteSpan data) override { return mesh_->recv_some(peer, data); }
-  void abandon(int peer) override { mesh_->abandon(peer); }
   void wait(std::span<const Interest> interests, Deadline deadline) override { mesh_->wait(interests, deadline); }
   void wake() noexcept override { mesh_->wake(); }
+  void announce(ByteView bytes) noexcept override { mesh_->announce(bytes); }
+  std::optional<Announcement> take_announcement() override { return mesh_->take_announcement(); }
   void abort(const Error& error) noexcept override { mesh_->abort(error); }
 
  private:

@@ -13,7 +13,9 @@ using namespace internal;
 
 using SharedRanks = std::vector<std::shared_ptr<SharedLinks>>;
 
-inline SharedRanks connect_ranks_of_test(int size, int connections = 1, Checksums checksums = Checksums::on) {
+inline SharedRanks connect_ranks_of_test(int size, int connections = 1, Checksums checksums = Checksums::on,
+                                         int complete_up_to = TcpMeshSettings().complete_up_to,
+                                         Neighbours neighbours = Neighbours::at_powers_of_two) {
   MemoryStore store;
   const Token token = Token::generate();
   SharedRanks links(static_cast<std::size_t>(size));
@@ -21,6 +23,8 @@ inline SharedRanks connect_ranks_of_test(int size, int connections = 1, Checksum
     TcpMeshSettings settings = tcp_mesh_settings(rank, size, token);
     settings.connections = connections;
     settings.checksums = checksums;
+    settings.complete_up_to = complete_up_to;
+    settings.neighbours = neighbours;
     links[static_cast<std::size_t>(rank)] =
         connect_shared_links(settings, store, Deadline::after(std::chrono::seconds(20)));
   });

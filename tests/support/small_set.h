@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/formats/safetensors_file.h"
+#include "lockstep/formats/safetensors/safetensors_file.h"
 #include "lockstep/train/checkpoint/manifest.h"
 #include "lockstep/train/checkpoint/set_directory.h"
 #include "lockstep/train/checkpoint/set_reader.h"
@@ -19,7 +19,7 @@
 namespace lockstep::testing {
 
 using internal::Manifest;
-using internal::Piece;
+using internal::SetPiece;
 using internal::SetTensor;
 
 struct SmallSet {
@@ -53,9 +53,9 @@ inline Manifest outline(const SmallSet& set) {
 }
 
 // The pieces that one of the writers has, without digests.
-inline std::map<std::string, Piece> pieces_of(const SmallSet& set, int rank) {
+inline std::map<std::string, SetPiece> pieces_of(const SmallSet& set, int rank) {
   const auto file = static_cast<std::size_t>(rank);
-  std::map<std::string, Piece> pieces;
+  std::map<std::string, SetPiece> pieces;
   const std::int64_t first = set.rows * rank / set.writers, end = set.rows * (rank + 1) / set.writers;
   if (end > first) pieces["weight"] = {.file = file, .first_row = first, .end_row = end};
   if (rank == set.writers - 1) {
@@ -109,7 +109,7 @@ inline std::filesystem::path write_set(const std::filesystem::path& directory, c
 inline std::int64_t version_of(internal::SetReader& reader) {
   const std::int64_t version = std::stoll(reader.manifest().metadata.at("version"));
   for (const auto& [name, tensor] : reader.manifest().tensors) {
-    for (const Piece& piece : tensor.pieces) {
+    for (const SetPiece& piece : tensor.pieces) {
       std::vector<std::byte> bytes(tensor.row_bytes() * static_cast<std::size_t>(piece.end_row - piece.first_row));
       reader.read(name, piece, bytes);
       for (std::size_t at = 0; at < bytes.size(); at += sizeof version) {

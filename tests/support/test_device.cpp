@@ -12,8 +12,7 @@ at::Device test_device() {
   static const bool is_fake = [] {
     const char* name = std::getenv("LOCKSTEP_TEST_DEVICE");  // NOLINT(concurrency-mt-unsafe): nothing changes it
     if (name == nullptr || std::string_view(name) != "fake") return false;
-    register_fake_device();
-    let_fake_device_compute();
+    use_fake_device();
     return true;
   }();
   static std::atomic<int> threads{0};

@@ -16,8 +16,10 @@ import subprocess
 import sys
 
 import proof_table
+import public_names
 import text_rules
 import tree_rules
+import word_rules
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 FOLDERS = ("lockstep", "tools", "examples", "bench", "python", "tests", "cmake", "script", "docs", "share", ".ci")
@@ -57,7 +59,8 @@ def check_rules(builds):
             for line, message in rule(path, text):
                 yield path, line, message
     for rule in (tree_rules.include_direction, tree_rules.rooms, tree_rules.torch_wall, tree_rules.variables,
-                 tree_rules.document_links, tree_rules.dear_includes, proof_table.check_tables):
+                 tree_rules.process_wide, tree_rules.document_links, tree_rules.dear_includes,
+                 proof_table.check_tables, word_rules.plain_words, public_names.check_public_names):
         yield from rule(tree)
     if builds and all(os.path.exists(os.path.join(build, "compile_commands.json")) for build in builds):
         compiled = set().union(*(tree_rules.compiled_files(build, ROOT) for build in builds))

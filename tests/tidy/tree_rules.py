@@ -8,7 +8,7 @@ import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from cpp_text import includes
+from cpp_text import code_only, includes
 
 _TORCH = re.compile(r"(torch|ATen|c10|caffe2)/")
 
@@ -152,6 +152,31 @@ def variables(tree):
     for pattern in patterns:
         if not fnmatch.filter(others, pattern):
             yield VARIABLE_PAGE, 1, f"{pattern} is explained, but is not in kOfOthers of {VARIABLE_TABLE}"
+
+
+EMBEDDING_PAGE = "docs/EMBEDDING.md"
+_PROCESS_WIDE = re.compile(
+    r"::(?:signal|nice)\s*\("
+    r"|(?<![\w.>])(?:sigaction|sigprocmask|pthread_sigmask|sigaltstack|signalfd|set_terminate|set_new_handler|atexit"
+    r"|at_quick_exit|pthread_atfork|setvbuf|setbuf|sched_setaffinity|pthread_setaffinity_np|setenv|unsetenv|putenv"
+    r"|clearenv|prctl|umask|setrlimit|prlimit|chdir|fchdir|setlocale|sync_with_stdio|mallopt|setpriority|setpgid|setsid"
+    r"|personality|SetAllocator|SetCPUAllocator|set_default_engine_stub|set_num_threads|set_num_interop_threads"
+    r"|omp_set_num_threads|TORCH_LIBRARY_IMPL)\s*\("
+)
+
+
+def process_wide(tree):
+    """What the library changes in a whole process is in files that the page for embedding programs links to."""
+    page = tree.files.get(EMBEDDING_PAGE, "")
+    named = set(re.findall(r"\]\(\.\./((?:lockstep|python)/[\w/]+\.(?:h|cpp))\)", page))
+    for path, text in tree.cpp().items():
+        if not path.startswith(("lockstep/", "python/")):
+            continue
+        code = code_only(text)
+        for match in _PROCESS_WIDE.finditer(code):
+            if path not in named:
+                line, call = code.count("\n", 0, match.start()) + 1, match[0].strip(":( ")
+                yield path, line, f"{call} changes the whole process: {EMBEDDING_PAGE} has to name this file"
 
 
 def torch_wall(tree):

@@ -61,24 +61,24 @@ Labels with(Labels labels, std::string name, std::string_view value) {
 void add_job(Page& page, const WatchedJob& status, const JobLabels& labels) {
   page.gauge("lockstep_job_info", "The job, with the version of Lockstep and the program it runs; always 1.");
   page.add(1, {{"version", labels.version}, {"program", labels.program}});
-  page.gauge("lockstep_job_start_time_seconds", "When the launcher began, since 1970.");
+  page.gauge("lockstep_job_start_time_seconds", "Unix time at which the launcher started.");
   page.add(labels.start_seconds);
   page.gauge("lockstep_job_state", "1 for the current state of the job, 0 for all others.");
   for (int i = 0; i < kJobStates; ++i) {
     const auto state = static_cast<JobState>(i);
     page.add(state == status.state ? 1 : 0, {{"state", std::string(to_string(state))}});
   }
-  page.gauge("lockstep_job_hanging", "1 while ranks wait for each other and nothing moves, else 0.");
+  page.gauge("lockstep_job_hanging", "1 while ranks wait for each other without progress, else 0.");
   page.add(status.hang.empty() ? 0 : 1);
   page.gauge("lockstep_hosts", "Hosts of the current or last attempt; while the job gathers, hosts that have joined.");
   page.add(status.hosts);
-  page.gauge("lockstep_world_size", "Ranks of these hosts.");
+  page.gauge("lockstep_world_size", "Ranks of the hosts of the current or last attempt.");
   page.add(status.world_size);
   page.counter("lockstep_attempts_total", "Number of times that the ranks of the job were started.");
   page.add(status.attempts);
   page.counter("lockstep_restarts_total", "Attempts that followed a failure.");
   page.add(status.restarts);
-  page.counter("lockstep_failures_total", "Attempts that failed, by what ended them.");
+  page.counter("lockstep_failures_total", "Failed attempts, by cause.");
   for (int i = 0; i < kFailureKinds; ++i) {
     page.add(status.failures.at(static_cast<std::size_t>(i)),
              {{"kind", std::string(to_string(static_cast<FailureKind>(i)))}});
@@ -142,7 +142,7 @@ void add_checkpoints(Page& page, const WatchedJob& status) {
               "Checkpoints that were completed.");
   std::uint64_t newest = 0;
   for (const MonitoredRank& rank : status.ranks) newest = std::max(newest, rank.status.numbers.checkpoint_wall_ns);
-  page.gauge("lockstep_last_checkpoint_timestamp_seconds", "When the newest checkpoint was complete, since 1970.");
+  page.gauge("lockstep_last_checkpoint_timestamp_seconds", "Unix time at which the newest checkpoint was complete.");
   if (newest != 0) page.add(static_cast<double>(newest) * kNanosecond);
 }
 

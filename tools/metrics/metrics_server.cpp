@@ -22,8 +22,11 @@ Listener listen_at(const Endpoint& endpoint) {
   try {
     return Listener::bind(endpoint, Deadline::after(kResolving));
   } catch (const Error& error) {
-    throw Error(error.kind(),
-                fmt::format("cannot serve metrics: {}; --metrics-port 0 takes a free port", error.what()));
+    throw Error(
+        error.kind(),
+        fmt::format(
+            "cannot serve metrics: {}; if the port is taken, choose another, or 0 for a free one (--metrics-port)",
+            error.what()));
   }
 }
 

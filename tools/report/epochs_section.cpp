@@ -93,7 +93,7 @@ std::string missing_kinds(const std::vector<RunRecord>& runs, const std::vector<
     for (const RunRecord& run : runs) {
       if (!run.epochs.empty()) names.push_back(run.name);
     }
-    html += left_out(runs, names, fmt::format("{}; epochs have no metric such as {}.", what, example));
+    html += left_out(runs, names, fmt::format("{}; no epoch has a metric for it, such as {}.", what, example));
   };
   note(MetricKind::loss, "loss", "train_loss");
   note(MetricKind::accuracy, "accuracy", "val_accuracy");

@@ -48,7 +48,7 @@ std::optional<std::int64_t> integer_if_any(const json& object, const char* name,
 
 std::int64_t integer(const json& object, const char* name, std::int64_t least, std::int64_t most) {
   const auto found = integer_if_any(object, name, least, most);
-  if (!found) refuse(fmt::format("has no \"{}\"", name));
+  if (!found) refuse(fmt::format("it has no \"{}\"", name));
   return *found;
 }
 
@@ -63,7 +63,7 @@ double seconds(const json& object, std::string_view name) {
 
 // Nested values are refused: they may be too deep to print.
 std::string text_of(const json& value) {
-  if (value.is_structured()) refuse("has a list or an object where a string is expected");
+  if (value.is_structured()) refuse("it has a list or an object where a string is expected");
   if (value.is_string()) return value.get<std::string>();
   return value.is_null() ? "" : value.dump();
 }
@@ -99,11 +99,11 @@ StepsLine steps_line(const json& object) {
                  .world_size = integer_if_any(object, "world_size", 1, kMostRanks),
                  .straggler = integer_if_any(object, "straggler", 0, kMostRanks - 1)};
   const auto ranks = object.find("ranks");
-  if (ranks == object.end() || !ranks->is_array()) refuse("has no array \"ranks\"");
+  if (ranks == object.end() || !ranks->is_array()) refuse("it has no array \"ranks\"");
   for (const json& each : *ranks) line.ranks.push_back(rank_times(each));
   std::ranges::sort(line.ranks, {}, &RankTimes::rank);
   const auto twice = std::ranges::adjacent_find(line.ranks, {}, &RankTimes::rank);
-  if (twice != line.ranks.end()) refuse(fmt::format("has rank {} twice", twice->rank));
+  if (twice != line.ranks.end()) refuse(fmt::format("it has rank {} twice", twice->rank));
   return line;
 }
 
@@ -169,10 +169,10 @@ void add_start(RunRecord& run, StartLine line) {
 }
 
 void add_line(RunRecord& run, std::string_view text_of_line, std::size_t number) {
-  if (text_of_line.size() > kLongestLine) refuse(fmt::format("is longer than {} bytes", kLongestLine));
+  if (text_of_line.size() > kLongestLine) refuse(fmt::format("it is longer than {} bytes", kLongestLine));
   const json object = json::parse(text_of_line, nullptr, false);
-  if (object.is_discarded()) refuse("is not JSON");
-  if (!object.is_object()) refuse("is not a JSON object");
+  if (object.is_discarded()) refuse("it is not JSON");
+  if (!object.is_object()) refuse("it is not a JSON object");
   const auto found = object.find("kind");
   if (found == object.end()) {
     add_epoch(run, epoch_line(object));
@@ -221,8 +221,9 @@ RunRecord read_metrics(const std::filesystem::path& directory) {
                             error ? error.message() : std::string("no such directory"), kWhatIsARun));
   }
   if (!std::filesystem::is_directory(status)) {
-    throw Error(ErrorKind::invalid_argument, fmt::format("{} is not a run: name the directory that has its {}; {}",
-                                                         directory.string(), kMetricsName, kWhatIsARun));
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("{} is not the directory of a run; name the one that contains {}; {}", directory.string(),
+                            kMetricsName, kWhatIsARun));
   }
   const std::string path = (directory / kMetricsName).string();
   if (!std::filesystem::exists(path, error)) {

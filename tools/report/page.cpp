@@ -6,7 +6,7 @@
 #include <charconv>
 
 #include "lockstep/base/format.h"
-#include "lockstep/formats/digest.h"
+#include "lockstep/formats/safetensors/digest.h"
 #include "tools/report/html.h"
 
 namespace lockstep::tools {

@@ -49,7 +49,7 @@ std::vector<std::string> names_of_runs(const std::vector<std::filesystem::path>&
   std::ranges::sort(sorted);
   const auto twice = std::ranges::adjacent_find(sorted);
   throw lockstep::Error(lockstep::ErrorKind::invalid_argument,
-                        fmt::format("the run {} is named twice", twice == sorted.end() ? "" : twice->string()));
+                        fmt::format("the run {} is given twice", twice == sorted.end() ? "" : twice->string()));
 }
 
 }  // namespace lockstep::tools

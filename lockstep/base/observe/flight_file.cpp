@@ -67,8 +67,8 @@ void check_layout(ByteView bytes, const std::string& path) {
   const auto version = value_at<std::uint32_t>(bytes, offsetof(FlightHeader, version));
   if (version != flight::kVersion) {
     throw Error(ErrorKind::invalid_argument,
-                fmt::format("{} is a flight recording of version {}; this program reads version {}: use the lockstep "
-                            "command of the version that recorded it",
+                fmt::format("{} is a flight recording of version {}, but this program reads version {}; use the "
+                            "lockstep command of the version that recorded it",
                             path, version, flight::kVersion));
   }
   checked_between(value_at<std::uint32_t>(bytes, offsetof(FlightHeader, slots)), flight::kSlots, flight::kSlots,
@@ -199,9 +199,10 @@ std::vector<FlightSnapshot> read_flight_directory(const std::string& directory) 
   std::ranges::sort(snapshots, {}, &FlightSnapshot::rank);
   for (const FlightSnapshot& each : snapshots) {
     if (each.job == snapshots.front().job) continue;
-    throw Error(ErrorKind::invalid_argument,
-                fmt::format("{} and {} are recordings of different jobs, {} and {}", snapshots.front().path, each.path,
-                            snapshots.front().job, each.job));
+    throw Error(
+        ErrorKind::invalid_argument,
+        fmt::format("{} and {} are recordings of different jobs, {} and {}; give a folder with those of one job",
+                    snapshots.front().path, each.path, snapshots.front().job, each.job));
   }
   return snapshots;
 }

@@ -74,14 +74,19 @@ FlightMemory FlightMemory::inherit(int fd) {
   const int seals = ::fcntl(fd, F_GET_SEALS);
   if (seals < 0 || (seals & kSeals) != kSeals || ::fstat(fd, &status) != 0 ||
       status.st_size != static_cast<off_t>(stacks::kSharedBytes)) {
-    throw Error(ErrorKind::corrupt_data, "descriptor " + std::to_string(fd) + " is not a flight recording");
+    throw Error(
+        ErrorKind::corrupt_data,
+        "descriptor " + std::to_string(fd) +
+            " does not hold a flight recording; LOCKSTEP_FLIGHT_FD must name the descriptor that the launcher passed");
   }
   ::fcntl(fd, F_SETFD, FD_CLOEXEC);
   FlightMemory memory = map(UniqueFd(fd), stacks::kSharedBytes, "the flight recording that was inherited");
   const flight::FlightHeader& header = memory.header();
   if (header.magic != flight::kMagic || header.version != flight::kVersion) {
-    throw Error(ErrorKind::corrupt_data, "the flight recording at descriptor " + std::to_string(fd) +
-                                             " is of another version of Lockstep than this program");
+    throw Error(
+        ErrorKind::corrupt_data,
+        "the flight recording at descriptor " + std::to_string(fd) +
+            " was made by another version of Lockstep; install the same version for the launcher and the program");
   }
   return memory;
 }

@@ -65,8 +65,16 @@ std::string_view to_string(FlightState state) {
   return kNames.at(static_cast<std::size_t>(state));
 }
 
+std::optional<std::string> describe_numbers(std::string_view operation, std::uint64_t sequence, std::string_view name) {
+  if (operation != "all_gather" || !name.starts_with(kNumbersName)) return std::nullopt;
+  const std::string place = sequence == 0 ? "" : fmt::format("#{} ", sequence);
+  return fmt::format("all_reduce {}of {}", place, name.substr(kNumbersName.size()));
+}
+
 std::string describe(const FlightRecord& record, const FlightNames& names) {
   const std::string_view operation = record.operation;
+  const std::string name = record.name == 0 ? "" : names.text_of(record.name);
+  if (const auto numbers = describe_numbers(operation, record.sequence, name)) return *numbers;
   std::string text(operation);
   if (record.category == FlightCategory::message) {
     const std::string peer = record.peer < 0 ? "any rank" : fmt::format("rank {}", record.peer);
@@ -84,7 +92,7 @@ std::string describe(const FlightRecord& record, const FlightNames& names) {
     const bool outward = operation == "broadcast" || operation == "scatter";
     text += fmt::format(" {} rank {}", outward ? "from" : "to", record.peer);
   }
-  if (record.name != 0) text += ", " + names.text_of(record.name);
+  if (record.name != 0) text += ", " + name;
   return text;
 }
 

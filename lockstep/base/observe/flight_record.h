@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -95,5 +96,10 @@ bool is_sound(const FlightName& name);
 std::string_view to_string(FlightState state);
 // "all_reduce(sum) #41 of 1024 float32, split", "send of 12 bytes with tag 7 to rank 1"
 std::string describe(const FlightRecord& record, const FlightNames& names = {});
+
+// The name of an all-gather that carries an all-reduce of numbers begins with this. Texts show the all-reduce.
+inline constexpr std::string_view kNumbersName = "all_reduce of ";
+// "all_reduce #12 of a number: loss, sum of float64"; nullopt for all other operations.
+std::optional<std::string> describe_numbers(std::string_view operation, std::uint64_t sequence, std::string_view name);
 
 }  // namespace lockstep::internal

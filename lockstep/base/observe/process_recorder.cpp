@@ -25,7 +25,7 @@ FlightMemory open_memory(const FlightIdentity& identity) {
       return FlightMemory::make_file(*directory + "/" + flight_file_name(identity.rank), identity);
     }
   } catch (const Error& error) {
-    log_warning(std::string(error.what()) + "; operations of this rank are not kept for a post-mortem");
+    log_warning(std::string(error.what()) + "; the operations of this rank are not recorded");
   }
   return FlightMemory::make_private(identity);
 }

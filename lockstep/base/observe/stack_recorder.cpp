@@ -19,6 +19,8 @@
 #include <span>
 #include <string_view>
 
+#include "lockstep/base/signal_block.h"
+
 namespace lockstep::internal {
 namespace {
 
@@ -286,7 +288,7 @@ void catch_crashes() {
 // The signal that was taken, or 0.
 int catch_launcher() {
   // Programs that use real-time signals begin at one of their ends.
-  for (int signal = SIGRTMAX - 8; signal > SIGRTMIN + 4; --signal) {
+  for (int signal = SignalBlock::of_stacks(); signal > SIGRTMIN + 4; --signal) {
     struct sigaction before {};
     if (::sigaction(signal, nullptr, &before) != 0 || before.sa_handler != SIG_DFL) continue;
     struct sigaction action {};

@@ -1,4 +1,4 @@
-// The table of the libraries that this build has; CMake fills it in. backends -> table -> carriers.
+// The table of the libraries that a build can have; CMake fills it in. backends -> table -> carriers.
 #pragma once
 
 #include <span>
@@ -11,20 +11,17 @@ namespace lockstep::internal {
 
 struct BackendEntry {
   std::string_view name;
-  MakeCarrier make;
-  Reductions reductions;
-  Bootstrap (*bootstrap)();  // null where the library does not start ranks
+  MakeCarrier make = nullptr;  // null where the build lacks the library
+  Reductions reductions = nullptr;
+  Bootstrap (*bootstrap)() = nullptr;  // null where the library does not start ranks
+  std::string_view remedy = {};        // why the build lacks it, and what to do
 };
 
 std::span<const BackendEntry> backend_table();
 
 // Each is defined where the library was found.
-std::unique_ptr<Carrier> make_gloo_carrier(const CarrierSite& site, Deadline deadline);
-std::unique_ptr<Carrier> make_mpi_carrier(const CarrierSite& site, Deadline deadline);
-std::unique_ptr<Carrier> make_nccl_carrier(const CarrierSite& site, Deadline deadline);
-Bootstrap mpi_bootstrap();
-bool gloo_reduces(ReduceOp op, DType dtype);
-bool mpi_reduces(ReduceOp op, DType dtype);
-bool nccl_reduces(ReduceOp op, DType dtype);
+BackendEntry gloo_backend();
+BackendEntry mpi_backend();
+BackendEntry nccl_backend();
 
 }  // namespace lockstep::internal

@@ -1,5 +1,8 @@
 #include "lockstep/comm/adapters/backends.h"
 
+#include <optional>
+
+#include "lockstep/base/choose_name.h"
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
@@ -20,28 +23,44 @@ const BackendEntry* find(std::string_view name) {
 }
 
 [[noreturn]] void refuse(std::string_view name, std::string_view source) {
-  std::string known;
-  for (const std::string& each : backends()) known += (known.empty() ? "" : ", ") + each;
+  const BackendEntry* entry = find(name);
   throw Error(ErrorKind::invalid_argument,
-              fmt::format("{} \"{}\" is not in this build, which has {}", source, name, known));
+              fmt::format("{} \"{}\" is not in this build, which has {}{}{}", source, name, fmt::join(backends(), ", "),
+                          entry == nullptr ? "" : ": ", entry == nullptr ? "" : entry->remedy));
+}
+
+const BackendEntry& entry_of(std::string_view name, std::string_view source) {
+  const BackendEntry* entry = find(name);
+  if (entry == nullptr || entry->make == nullptr) refuse(name, source);
+  return *entry;
 }
 
 }  // namespace
 
 std::vector<std::string> backends() {
   std::vector<std::string> names{std::string(kNativeBackend)};
-  for (const BackendEntry& entry : backend_table()) names.emplace_back(entry.name);
+  for (const BackendEntry& entry : backend_table()) {
+    if (entry.make != nullptr) names.emplace_back(entry.name);
+  }
   return names;
 }
 
-bool internal::has_backend(std::string_view name) noexcept { return name == kNativeBackend || find(name) != nullptr; }
+bool internal::has_backend(std::string_view name) noexcept {
+  const BackendEntry* entry = find(name);
+  return name == kNativeBackend || (entry != nullptr && entry->make != nullptr);
+}
 
 std::string internal::choose_backend(std::string_view name) {
-  const bool by_environment = name.empty();
-  if (by_environment) name = EnvironmentReader().choice("LOCKSTEP_BACKEND").value_or(kNativeBackend);
-  if (!has_backend(name)) {
-    refuse(name, by_environment ? "the backend that LOCKSTEP_BACKEND names," : "the backend");
+  std::string_view source = "the backend";
+  const auto variable = name.empty() ? EnvironmentReader().text("LOCKSTEP_BACKEND") : std::nullopt;
+  if (variable) {
+    std::vector<std::string_view> known{kNativeBackend};
+    for (const BackendEntry& entry : backend_table()) known.push_back(entry.name);
+    name = choose_name("LOCKSTEP_BACKEND", *variable, known);
+    source = "the backend that LOCKSTEP_BACKEND names,";
   }
+  if (name.empty()) name = kNativeBackend;
+  if (name != kNativeBackend) entry_of(name, source);
   return std::string(name);
 }
 
@@ -52,16 +71,13 @@ std::function<Bootstrap()> internal::bootstrap_of(std::string_view backend) {
 
 bool supports(std::string_view backend, OpKind kind, ReduceOp op, DType dtype) {
   if (backend == kNativeBackend) return supports(kind, op, dtype);
-  const BackendEntry* entry = find(backend);
-  if (entry == nullptr) refuse(backend, "the backend");
-  return supports(kind, op, dtype, entry->reductions);
+  return supports(kind, op, dtype, entry_of(backend, "the backend").reductions);
 }
 
 std::unique_ptr<Engine> internal::make_backend_engine(std::string_view backend, const CarrierSite& site,
                                                       Deadline deadline) {
-  const BackendEntry* entry = find(backend);
-  if (entry == nullptr) refuse(backend, "the backend");
-  return std::make_unique<CarrierEngine>(site, entry->make, entry->reductions, deadline);
+  const BackendEntry& entry = entry_of(backend, "the backend");
+  return std::make_unique<CarrierEngine>(site, entry.make, entry.reductions, deadline);
 }
 
 }  // namespace lockstep

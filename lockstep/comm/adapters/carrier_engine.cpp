@@ -6,6 +6,7 @@
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/observe/process_recorder.h"
+#include "lockstep/base/signal_block.h"
 #include "lockstep/base/tsc_clock.h"
 #include "lockstep/comm/health/peer_failure.h"
 
@@ -38,31 +39,27 @@ void CarrierEngine::check(const Collective& collective) const {
   if (!supports(collective.kind, collective.reduce, collective.dtype)) {
     throw Error(
         ErrorKind::invalid_argument,
-        fmt::format("{}: the backend {} does not support {} of {}; the backend native does", to_string(collective.kind),
+        fmt::format("{}: the {} backend does not support {} of {}; the native backend does", to_string(collective.kind),
                     name(), to_string(collective.reduce), to_string(collective.dtype)),
         {.rank = rank(), .operation = std::string(to_string(collective.kind))});
   }
   if (traits_of(collective.kind).reduces && collective.order == Order::tree && size() > 2) {
-    throw Error(ErrorKind::invalid_argument,
-                fmt::format("{}: the backend {} does not support Order::tree for more than 2 ranks; native does",
-                            to_string(collective.kind), name()),
-                {.rank = rank(), .operation = std::string(to_string(collective.kind))});
+    throw Error(
+        ErrorKind::invalid_argument,
+        fmt::format("{}: the {} backend does not support Order::tree for more than 2 ranks; the native backend does",
+                    to_string(collective.kind), name()),
+        {.rank = rank(), .operation = std::string(to_string(collective.kind))});
   }
 }
 
 void CarrierEngine::await(Operation& op, Deadline deadline) {
   started_ = steady_clock().now();
   const Wait wait(*this, op.signature, started_);
-  try {
-    throw_if_aborted();
-    begin_wait(op);
-    compare_signatures(op.signature, deadline);
-    meter_.moves(tsc_clock().now());
-    rounds_->run(op.collective, deadline);
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::desync || !is_aligned_ || !op.may_differ) throw;
-    fail_alone(op, error);
-  }
+  throw_if_aborted();
+  begin_wait(op);
+  compare_signatures(op.signature, deadline);
+  meter_.moves(tsc_clock().now());
+  rounds_->run(op.collective, deadline);
   finish(op);
 }
 
@@ -79,7 +76,9 @@ void CarrierEngine::tell_abort(const Error& error) noexcept {
 
 void CarrierEngine::set_failure_detector(FailureDetector* detector) {
   detector_ = detector;
-  if (detector != nullptr && size() > 1) reporter_ = std::jthread([this](std::stop_token stop) { report_waits(stop); });
+  if (detector == nullptr || size() == 1) return;
+  const SignalBlock block = SignalBlock::of_new_thread();
+  reporter_ = std::jthread([this](std::stop_token stop) { report_waits(stop); });
 }
 
 CarrierEngine::Wait::Wait(CarrierEngine& engine, const Signature& signature, TimePoint since) : engine_(engine) {
@@ -108,7 +107,7 @@ std::string CarrierEngine::missing_in(std::uint64_t sequence) const {
     if (health.inside >= sequence && health.departure == Departure::none) continue;
     text += (text.empty() ? "" : "; ") + describe_missing(site_.members[static_cast<std::size_t>(peer)], "", health);
   }
-  return text.empty() ? fmt::format("the library {}; all ranks are in this call", name()) : text;
+  return text.empty() ? fmt::format("the library {}; all ranks have entered the collective", name()) : text;
 }
 
 void CarrierEngine::report_waits(std::stop_token stop) {
@@ -157,6 +156,7 @@ Error CarrierEngine::with_health(const Error& why, const PostedErrors::All& post
 void CarrierEngine::post_later(const Error& error) noexcept {
   try {
     const std::lock_guard lock(mutex_);
+    const SignalBlock block = SignalBlock::of_new_thread();
     posters_.emplace_back([this, error] { posted_errors_.post(error, Deadline::after(kGrace)); });
   } catch (const std::exception&) {  // no thread could be started: to the others this rank is missing
   }
@@ -181,18 +181,16 @@ void CarrierEngine::compare_signatures(const Signature& mine, Deadline deadline)
   const bool is_line_free = call_sites_ != CallSites::must_match;
   const auto agrees = [&](const Signature& each) { return each == mine && (is_line_free || each.line == mine.line); };
   if (std::ranges::all_of(all, agrees)) return warn_of_other_line(all, mine);
-  is_aligned_ = false;
-  CallReport account{.failure = failure_note_->text()};
-  if (mine.name != 0) account.name = noted_name(mine.name);
-  std::vector<std::byte> told(kCallReportBytes), accounts(n * kCallReportBytes);
-  encode(account, std::span(told).first<kCallReportBytes>());
-  rounds_->all_gather(told, accounts, deadline);
+  CallReport report{.failure = failure_note_->text()};
+  if (mine.name != 0) report.name = noted_name(mine.name);
+  Bytes told = encode(report), reports(n * kCallReportBytes, '\0');
+  told.resize(kCallReportBytes);
+  rounds_->all_gather(std::as_bytes(std::span(told)), std::as_writable_bytes(std::span(reports)), deadline);
   std::vector<CallSide> sides;
   for (std::size_t peer = 0; peer < n; ++peer) {
-    const auto from = std::span<const std::byte>(accounts).subspan(peer * kCallReportBytes).first<kCallReportBytes>();
+    const ByteView from = ByteView(reports).substr(peer * kCallReportBytes, kCallReportBytes);
     sides.push_back({static_cast<int>(peer), site_.members[peer], all[peer], decode_call_report(from)});
   }
-  is_aligned_ = can_go_on(sides);
   throw desync_error(rank(), std::move(sides));
 }
 

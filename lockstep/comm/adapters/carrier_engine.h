@@ -75,7 +75,7 @@ class CarrierEngine final : public EngineBase {
   Error with_health(const Error& why, const PostedErrors::All& posted, const Signature& signature) const;
   void throw_if_aborted();
   void check_alive(Deadline deadline);
-  // Throws Error{desync} unless all ranks gave this signature; is_aligned_ then says whether they can continue.
+  // Throws Error{desync} unless all ranks gave this signature.
   void compare_signatures(const Signature& mine, Deadline deadline);
   void warn_of_other_line(const std::vector<Signature>& all, const Signature& mine);
   // In the background, since the store may not answer.
@@ -89,7 +89,6 @@ class CarrierEngine final : public EngineBase {
   std::unique_ptr<Carrier> carrier_;
   std::unique_ptr<CarrierRounds> rounds_;
   TimePoint started_;  // of the collective that is under way
-  bool is_aligned_ = true;
   bool has_warned_of_line_ = false;
   FailureDetector* detector_ = nullptr;
   Duration first_report_ = kFirstReport;

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/signal_block.h"
 #include "lockstep/comm/adapters/backend_table.h"
 #include "lockstep/comm/adapters/torch_calls.h"
 #include "lockstep/comm/adapters/torch_store.h"
@@ -30,16 +31,18 @@ Error translate(const std::string& text) {
   return Error(in_time ? ErrorKind::peer_lost : ErrorKind::timeout, "Gloo: " + text);
 }
 
-// Gloo writes to sockets that a peer may have closed, which by default ends the process.
-void ignore_broken_pipes() {
-  struct sigaction action {};
-  if (::sigaction(SIGPIPE, nullptr, &action) == 0 && action.sa_handler == SIG_DFL) ::signal(SIGPIPE, SIG_IGN);
-}
+// Gloo writes to sockets that a peer may have closed, which by default ends the process. Its threads inherit the block.
+class BrokenPipes {
+ public:
+  ~BrokenPipes() { block_.discard(SIGPIPE); }
+
+ private:
+  const SignalBlock block_{{SIGPIPE}};
+};
 
 class GlooCarrier final : public Carrier {
  public:
   GlooCarrier(const CarrierSite& site, Deadline deadline) : size_(site.size) {
-    ignore_broken_pipes();
     const auto timeout = torch_timeout(deadline);
     auto options = c10d::ProcessGroupGloo::Options::create(timeout);
     options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(site.address));
@@ -60,6 +63,7 @@ class GlooCarrier final : public Carrier {
   void copy(std::byte* to, const std::byte* from, std::size_t bytes) override { std::memcpy(to, from, bytes); }
 
   void run(const CarrierCall& call, Deadline deadline) override {
+    const BrokenPipes broken_pipes;
     CarrierCall made = call;
     if (call.reduce == ReduceOp::avg) made.reduce = ReduceOp::sum;
     with_translated_errors(translate, [&] { start_call(*group_, made, at::kCPU, torch_timeout(deadline))->wait(); });
@@ -70,6 +74,7 @@ class GlooCarrier final : public Carrier {
   }
 
   void interrupt() noexcept override {
+    const BrokenPipes broken_pipes;
     try {
       group_->close();
     } catch (const std::exception&) {  // then its timeout ends it
@@ -82,9 +87,8 @@ class GlooCarrier final : public Carrier {
   c10::intrusive_ptr<GlooGroup> group_;
 };
 
-}  // namespace
-
 std::unique_ptr<Carrier> make_gloo_carrier(const CarrierSite& site, Deadline deadline) {
+  const BrokenPipes broken_pipes;
   try {
     return with_translated_errors(translate, [&] { return std::make_unique<GlooCarrier>(site, deadline); });
   } catch (const Error& error) {
@@ -93,6 +97,8 @@ std::unique_ptr<Carrier> make_gloo_carrier(const CarrierSite& site, Deadline dea
   }
 }
 
-bool gloo_reduces(ReduceOp op, DType dtype) { return torch_reduces(op, dtype); }
+}  // namespace
+
+BackendEntry gloo_backend() { return {.name = "gloo", .make = make_gloo_carrier, .reductions = torch_reduces}; }
 
 }  // namespace lockstep::internal

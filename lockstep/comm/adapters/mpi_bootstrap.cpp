@@ -5,7 +5,6 @@
 #include <memory>
 #include <vector>
 
-#include "lockstep/comm/adapters/backend_table.h"
 #include "lockstep/comm/adapters/mpi_process.h"
 
 namespace lockstep::internal {
@@ -54,7 +53,7 @@ std::string from_rank_zero(const std::string& text, Deadline deadline) {
   std::memcpy(&length, head.data(), sizeof length);
   if (length > kMostBytes) {
     throw Error(ErrorKind::corrupt_data, "rank 0 sent an address of " + std::to_string(length) +
-                                             " bytes over MPI, at most " + std::to_string(kMostBytes) + " are allowed");
+                                             " bytes over MPI; at most " + std::to_string(kMostBytes) + " are allowed");
   }
   std::vector<char> body(text.begin(), text.end());
   body.resize(length);

@@ -171,9 +171,10 @@ class MpiCarrier final : public Carrier {
       check_mpi(MPI_Comm_size(MPI_COMM_WORLD, &processes), "MPI_Comm_size");
     }
     if (processes < size_) {
-      throw Error(ErrorKind::invalid_argument, "the backend mpi: the group has " + std::to_string(size_) +
-                                                   " ranks, but MPI started " + std::to_string(processes) +
-                                                   "; use the mpirun of the MPI that this program is linked with");
+      throw Error(ErrorKind::invalid_argument,
+                  "backend mpi: the group has " + std::to_string(size_) + " ranks, but MPI has started " +
+                      std::to_string(processes) +
+                      " processes; start all of them with the mpirun of the MPI that this program is linked with");
     }
     const std::string prefix = "mpi/" + site.group + "/";
     site.store->set(prefix + std::to_string(rank_), std::to_string(mine), deadline);
@@ -224,7 +225,11 @@ class MpiCarrier final : public Carrier {
       }
       if (done != 0) return;
       const TimePoint now = steady_clock().now();
-      if (deadline.expired(now)) throw Error(ErrorKind::timeout, "MPI did not finish before the deadline");
+      if (deadline.expired(now))
+        throw Error(
+            ErrorKind::timeout,
+            "MPI did not finish the collective before the deadline; a rank may be stopped, or the network slow or "
+            "broken");
       if (now >= look) {
         check_alive_(deadline);
         look = steady_clock().now() + kPatience;
@@ -248,12 +253,14 @@ class MpiCarrier final : public Carrier {
   bool under_way_ = false;
 };
 
-}  // namespace
-
 std::unique_ptr<Carrier> make_mpi_carrier(const CarrierSite& site, Deadline deadline) {
   return std::make_unique<MpiCarrier>(site, deadline);
 }
 
-bool mpi_reduces(ReduceOp op, DType dtype) { return supports(op, dtype); }
+}  // namespace
+
+BackendEntry mpi_backend() {
+  return {.name = "mpi", .make = make_mpi_carrier, .reductions = lockstep::supports, .bootstrap = mpi_bootstrap};
+}
 
 }  // namespace lockstep::internal

@@ -13,7 +13,8 @@ MpiProcess::MpiProcess() {
   int initialized = 0, finalized = 0, provided = 0;
   check_mpi(MPI_Initialized(&initialized), "MPI_Initialized");
   check_mpi(MPI_Finalized(&finalized), "MPI_Finalized");
-  if (finalized != 0) throw Error(ErrorKind::invalid_argument, "the backend mpi: MPI_Finalize has been called already");
+  if (finalized != 0)
+    throw Error(ErrorKind::invalid_argument, "the mpi backend cannot be used: MPI_Finalize has been called already");
   if (initialized == 0) {
     check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided), "MPI_Init_thread");
     finalize_ = true;
@@ -22,7 +23,7 @@ MpiProcess::MpiProcess() {
   }
   if (provided < MPI_THREAD_SERIALIZED) {
     throw Error(ErrorKind::invalid_argument,
-                "the backend mpi needs MPI_THREAD_SERIALIZED, but MPI provides less in this process; pass it to "
+                "the mpi backend needs MPI_THREAD_SERIALIZED, but MPI provides less in this process; pass it to "
                 "MPI_Init_thread, or leave it to Lockstep to initialize MPI");
   }
 }

@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/rendezvous/rendezvous.h"
 
 namespace lockstep::internal {
 
@@ -28,6 +29,9 @@ class MpiProcess {
   std::mutex mutex_;
   bool finalize_ = false;
 };
+
+// This process's rank, from MPI, which it starts.
+Bootstrap mpi_bootstrap();
 
 // Error{internal} that quotes MPI, if the code is an error.
 void check_mpi(int code, const char* what);

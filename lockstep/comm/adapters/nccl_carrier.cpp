@@ -62,7 +62,11 @@ class NcclCarrier final : public Carrier {
     TimePoint look = steady_clock().now() + kLookEvery;
     while (!with_translated_errors(nccl_error, [&] { return work->isCompleted(); })) {
       const TimePoint now = steady_clock().now();
-      if (deadline.expired(now)) throw Error(ErrorKind::timeout, "NCCL did not finish before the deadline");
+      if (deadline.expired(now))
+        throw Error(
+            ErrorKind::timeout,
+            "NCCL did not finish the collective before the deadline; a rank may be stopped, or the network slow or "
+            "broken");
       if (now >= look) {
         check_alive_(deadline);
         look = steady_clock().now() + kLookEvery;
@@ -100,11 +104,9 @@ class NcclCarrier final : public Carrier {
   c10::intrusive_ptr<c10d::ProcessGroupNCCL> group_;
 };
 
-}  // namespace
-
 std::unique_ptr<Carrier> make_nccl_carrier(const CarrierSite& site, Deadline deadline) {
   if (c10::cuda::device_count() == 0) {
-    throw Error(ErrorKind::invalid_argument, "the backend nccl needs a GPU, but this process sees none");
+    throw Error(ErrorKind::invalid_argument, "the nccl backend needs a GPU, but this process sees none");
   }
   return with_translated_errors(nccl_error, [&] { return std::make_unique<NcclCarrier>(site, deadline); });
 }
@@ -114,5 +116,9 @@ bool nccl_reduces(ReduceOp op, DType dtype) {
   // Of bool, "and" and "or" are min and max.
   return torch_reduces(op, dtype) && (!is_bitwise || (dtype == DType::boolean && op != ReduceOp::bxor));
 }
+
+}  // namespace
+
+BackendEntry nccl_backend() { return {.name = "nccl", .make = make_nccl_carrier, .reductions = nccl_reduces}; }
 
 }  // namespace lockstep::internal

@@ -170,7 +170,7 @@ WorkPtr start_call(c10d::Backend& backend, const CarrierCall& call, at::Device d
       options.rootRank = call.root;
       return backend.scatter(outputs, inputs, options);
     }
-    default: throw Error(ErrorKind::internal, "no carrier supports " + std::string(to_string(call.kind)));
+    default: throw Error(ErrorKind::internal, "this backend does not support " + std::string(to_string(call.kind)));
   }
 }
 

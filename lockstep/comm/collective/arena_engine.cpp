@@ -9,6 +9,7 @@
 #include "lockstep/base/tsc_clock.h"
 #include "lockstep/comm/collective/arena_labels.h"
 #include "lockstep/comm/collective/arena_small.h"
+#include "lockstep/comm/collective/arena_stall.h"
 
 namespace lockstep::internal {
 namespace {
@@ -92,7 +93,7 @@ void ArenaEngine::advance(Operation& op) {
   if (!actionable(op)) return;
   if (op.phase == Phase::reduced) return complete(op);
   if (!all_agree(op)) {
-    find_difference(op);
+    throw difference(op);
   } else if (way_of(op) == Way::small) {
     finish_small(*arena_, op.collective, op.signature.sequence, inputs_);
     complete(op);
@@ -132,13 +133,10 @@ bool ArenaEngine::all_agree(const Operation& op) {
 }
 
 // All ranks find the same: they have posted, and look at the same slots.
-void ArenaEngine::find_difference(Operation& op) {
+Error ArenaEngine::difference(const Operation& op) const {
   std::vector<CallSide> sides;
   for (int peer = 0; peer < size(); ++peer) sides.push_back(side_of(*arena_, peer, op.signature.sequence));
-  const Error error = desync_error(rank(), sides);
-  if (!op.may_differ || !can_go_on(sides)) throw error;
-  fail_alone(op, error);
-  complete(op);
+  return desync_error(rank(), std::move(sides));
 }
 
 void ArenaEngine::begin_move() {
@@ -178,7 +176,10 @@ void ArenaEngine::await(Operation& op, Deadline deadline) {
       [&](const WaitFailure& stall) { return explain_stall(*arena_, op.signature, stall); }, deadline);
 }
 
-Error ArenaEngine::fail(const Operation& /*op*/, const Error& error) {
+Error ArenaEngine::fail(const Operation& op, const Error& error) {
+  if (error.kind() == ErrorKind::desync) return error;  // each rank finds it, and names its own call first
+  // A rank that has seen a difference may have left before this one looked.
+  if (op.phase == Phase::posted && all_posted(op) && !all_agree(op)) return difference(op);
   arena_->abort(error);
   return error;
 }

@@ -34,13 +34,17 @@ class ArenaEngine final : public EngineBase {
 
   std::string_view name() const override { return arena_->kind(); }
   std::shared_ptr<ArenaHeap> heap() const override { return arena_->heap(); }
+  bool advances_in_poll() const override { return true; }
   void set_first_report(Duration first) override { arena_->set_first_report(first); }
 
  private:
   // in_place: as far as this rank's operands are concerned.
   enum class Way { small, in_place, staged };
 
-  void check_failure() const override { arena_->check_abort(); }
+  void check_failure() const override {
+    EngineBase::check_failure();
+    arena_->check_abort();
+  }
   void begin(Operation& operation, const Collective& collective) override;
   void advance(Operation& operation) override;
   void await(Operation& operation, Deadline deadline) override;
@@ -53,7 +57,7 @@ class ArenaEngine final : public EngineBase {
   bool all_reduced(const Operation& operation) const;
   bool actionable(const Operation& operation) const;
   bool all_agree(const Operation& operation);
-  void find_difference(Operation& operation);
+  Error difference(const Operation& operation) const;
   void begin_move();
   void complete(Operation& operation);
 

@@ -26,7 +26,8 @@ bool InPlaceReduction::offer(const Collective& collective, Slot& slot) const {
   if (!traits_of(collective.kind).reduces_in_place() || collective.output.size() > arena::kMaxSegmentRefs) return false;
   auto* refs = reinterpret_cast<SegmentRef*>(slot.payload);
   for (std::size_t i = 0; i < collective.output.size(); ++i) {
-    const auto offset = arena_.offset_of(collective.output[i].data, collective.output[i].bytes);
+    const auto& [data, bytes] = collective.output[i];
+    const auto offset = arena_.heaps()->offset_in(arena_.rank(), data, bytes);
     if (!offset) return false;
     refs[i] = {*offset, collective.output[i].bytes};
   }
@@ -63,7 +64,7 @@ void InPlaceReduction::reduce(const Collective& c, const Signature& signature) {
 }
 
 void InPlaceReduction::list_segments(int peer, const Collective& c, const Signature& signature) {
-  const std::size_t element = element_size(c.dtype), limit = arena_.segment_bytes();
+  const std::size_t element = element_size(c.dtype), limit = arena_.heaps()->segment_bytes();
   const Slot& slot = arena_.slot(peer, signature.sequence);
   auto& segments = segments_[static_cast<std::size_t>(peer)];
   segments.clear();
@@ -86,7 +87,8 @@ void InPlaceReduction::list_segments(int peer, const Collective& c, const Signat
 
 Error InPlaceReduction::damaged(int peer, const Signature& signature, std::string_view posted) const {
   return Error(ErrorKind::corrupt_data,
-               fmt::format("shared memory was corrupted by a process of this node: {} posted {} in {}, as seen by {}",
+               fmt::format("a process of this node has corrupted shared memory: {} posted {} in {}, as seen by {}; "
+                           "look for a process that writes out of bounds, and start the job again",
                            arena_.peer_name(peer), posted, describe(signature), arena_.peer_name(arena_.rank())),
                {.rank = arena_.rank(),
                 .peer = peer,

@@ -1,10 +1,12 @@
-// A CallReport is what ranks exchange once they have found that they make different calls: the text of the name (a
-// signature has only its hash), and what failed on a rank before, which is often the reason. Values; pure.
+// A CallReport is what ranks say about their calls once these are known to differ: the text of the name (a signature
+// has only its hash), and what failed on a rank before, which is often the reason. Values; pure.
 #pragma once
 
 #include <cstddef>
 #include <span>
 #include <string>
+
+#include "lockstep/base/bytes.h"
 
 namespace lockstep::internal {
 
@@ -13,11 +15,11 @@ struct CallReport {
   std::string failure = {};  // see FailureNote; empty: nothing
 };
 
-// Its encoded size; longer texts are cut.
+// At most kCallReportBytes; longer texts are cut. Bytes after it do not count.
 inline constexpr std::size_t kCallReportBytes = 1024;
-void encode(const CallReport& account, std::span<std::byte, kCallReportBytes> bytes);
+Bytes encode(const CallReport& report);
 // Takes any bytes: see printable().
-CallReport decode_call_report(std::span<const std::byte, kCallReportBytes> bytes);
+CallReport decode_call_report(ByteView bytes);
 
 // Another rank's text, up to its end or a zero, with everything that cannot be printed replaced.
 std::string printable(std::span<const char> field);

@@ -36,7 +36,7 @@ void check_segments(const Collective& collective, const char* which, std::span<c
     left -= segment.bytes;
   }
   if (left != 0) {
-    refuse(collective, fmt::format("{} holds {} elements of {}, {} are needed", which, elements - left / element,
+    refuse(collective, fmt::format("{} holds {} elements of {}, but {} are needed", which, elements - left / element,
                                    to_string(collective.dtype), elements));
   }
 }
@@ -50,19 +50,22 @@ void check_reduction(const Collective& collective) {
     refuse(collective, fmt::format("avg needs a floating-point type, not {}; use sum and divide the result",
                                    to_string(collective.dtype)));
   }
-  refuse(collective, fmt::format("{} of {} is not defined", to_string(collective.reduce), to_string(collective.dtype)));
+  refuse(collective,
+         fmt::format("{} is not defined for {}", to_string(collective.reduce), to_string(collective.dtype)));
 }
 
 void check_all_to_all(const Collective& collective, int rank, int size) {
   const auto n = static_cast<std::size_t>(size), me = static_cast<std::size_t>(rank);
   if (collective.counts.size() != n * n || collective.count != 0) {
-    refuse(collective, fmt::format("got {} counts, {} are needed for {} ranks", collective.counts.size(), n * n, size));
+    refuse(collective,
+           fmt::format("got {} counts, but {} are needed for {} ranks", collective.counts.size(), n * n, size));
   }
   const std::uint64_t most = std::numeric_limits<std::uint64_t>::max() / 2 / element_size(collective.dtype) / n;
   std::uint64_t sent = 0, received = 0;
   for (std::size_t peer = 0; peer < n; ++peer) {
     const std::uint64_t to = collective.counts[me * n + peer], from = collective.counts[peer * n + me];
-    if (to > most || from > most) refuse(collective, fmt::format("counts with rank {} exceed the address space", peer));
+    if (to > most || from > most)
+      refuse(collective, fmt::format("the counts exceed the address space at rank {}", peer));
     sent += to;
     received += from;
   }
@@ -90,14 +93,18 @@ void check_arguments(const Collective& collective, int rank, int size) {
   }
   if (op.reduces) {
     check_reduction(collective);
+    if (collective.order > Order::tree) {
+      refuse(collective, fmt::format("unknown order: {}", static_cast<int>(collective.order)));
+    }
     if (collective.order == Order::tree && !op.has_tree(size)) {
       refuse(collective,
-             fmt::format("Order::tree needs all ranks, and a power of two of them; this group has {}", size));
+             fmt::format("Order::tree needs a group whose number of ranks is a power of two; this group has {} ranks",
+                         size));
     }
   }
   if (op.has_root() && (collective.root < 0 || collective.root >= size)) {
-    refuse(collective,
-           fmt::format("root {} is not a rank of this group of {} (this is rank {})", collective.root, size, rank));
+    refuse(collective, fmt::format("root {} is not a rank of this group of {} ranks (this is rank {})", collective.root,
+                                   size, rank));
   }
   if (op.output == Extent::counted) return check_all_to_all(collective, rank, size);
   const auto elements = [&](Extent extent) {

@@ -13,6 +13,7 @@
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/failure_note.h"
 #include "lockstep/comm/collective/call_meter.h"
+#include "lockstep/comm/collective/call_sites.h"
 #include "lockstep/comm/collective/collective.h"
 #include "lockstep/comm/collective/mismatch.h"
 #include "lockstep/comm/health/failure_detector.h"
@@ -20,11 +21,6 @@
 namespace lockstep::internal {
 
 class ArenaHeap;
-
-// What an engine does after ranks made different calls, which is found before any data moves.
-//   go_on        every rank gets Error{desync} from that call, and their next calls work
-//   stay_failed  the engine remains failed, as after any other error
-enum class AfterMismatch { go_on, stay_failed };
 
 class Engine {
  public:
@@ -36,9 +32,10 @@ class Engine {
 
   // Whether segments may lie in a GPU's memory as well as in the host's.
   virtual bool reads_device_memory() const { return false; }
-  // Memory that all ranks can read and write: collectives on it move the least bytes, and poll() advances them. Null if
-  // there is none; then collectives make progress in wait() only.
+  // Memory that all ranks can read and write: collectives on it move the least bytes. Null if there is none.
   virtual std::shared_ptr<ArenaHeap> heap() const { return nullptr; }
+  // Whether poll() advances collectives; else they make progress in wait() only.
+  virtual bool advances_in_poll() const { return false; }
 
   // Starts a collective and returns its number. All ranks post with equal signatures in the same order. The result is
   // bitwise the same on all ranks and from run to run: element i of a reduction is ((x0[i] op x1[i]) op x2[i]) ... in
@@ -56,7 +53,7 @@ class Engine {
   // (every rank gets it), peer_lost naming the rank, timeout naming the missing ranks, aborted. After any of them the
   // engine remains failed, and every call rethrows it.
   virtual void wait(std::uint64_t number, Deadline deadline) = 0;
-  // post() and wait(); the only call after whose desync the engine can remain usable: see AfterMismatch.
+  // post() and wait().
   virtual void run(const Collective& collective, Deadline deadline) = 0;
 
   // Whether the engine supports it; asking sends nothing. post() refuses all others with Error{invalid_argument} before
@@ -73,7 +70,6 @@ class Engine {
   // The detector to ask about missing ranks (borrowed; null: none). An engine whose ranks see each other needs none.
   virtual void set_failure_detector(FailureDetector* detector) { static_cast<void>(detector); }
   // The same on all ranks.
-  virtual void set_after_mismatch(AfterMismatch after) { after_mismatch_ = after; }
   virtual void set_call_sites(CallSites sites) { call_sites_ = sites; }
   // How long a call may wait until it logs the missing ranks; see WaitReports.
   virtual void set_first_report(Duration first) { static_cast<void>(first); }
@@ -87,7 +83,6 @@ class Engine {
  protected:
   FlightLog flight_log_;
   CallMeter meter_;
-  AfterMismatch after_mismatch_ = AfterMismatch::go_on;
   CallSites call_sites_ = CallSites::warn;
   const std::shared_ptr<FailureNote> failure_note_ = std::make_shared<FailureNote>();
 };

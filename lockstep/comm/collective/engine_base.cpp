@@ -18,10 +18,8 @@ std::uint64_t EngineBase::post(const Collective& collective, Deadline deadline, 
   op.keeps = std::move(keeps);
   op.signature = signature_of(collective, number, generation_);
   op.phase = Phase::posted;
-  op.may_differ = false;
   op.is_run = false;
   op.deadline = deadline;
-  op.error.reset();
   // From begin() on other ranks count on it: room is made before.
   op.input.reserve(collective.input.size());
   op.output.reserve(collective.output.size());
@@ -84,18 +82,11 @@ void EngineBase::wait(std::uint64_t number, Deadline deadline) {
     if (failure_) throw Error(*failure_);
     guarded([&] { await(operation(oldest_), deadline); });
   }
-  Operation& op = operation(number);
-  if (!op.error || op.signature.sequence != number) return;
-  const Error error = std::move(*op.error);
-  op.error.reset();
-  throw error;
 }
 
 void EngineBase::run(const Collective& collective, Deadline deadline) {
   const std::uint64_t number = post(collective, deadline);
-  Operation& op = operation(number);
-  op.may_differ = after_mismatch_ == AfterMismatch::go_on;
-  op.is_run = true;
+  operation(number).is_run = true;
   wait(number, deadline);
   failure_note_->forget();
 }
@@ -112,11 +103,6 @@ TimePoint EngineBase::finish(Operation& operation) {
   const TimePoint now = flight_log_.finish(operation.ticket);
   meter_.rests(now);
   return now;
-}
-
-void EngineBase::fail_alone(Operation& operation, const Error& error) {
-  flight_log_.fail(operation.ticket, error);
-  operation.error = error;
 }
 
 void EngineBase::end(const Error& error) {

@@ -37,7 +37,7 @@ class EngineBase : public Engine {
 
   //   posted     nothing is done yet, and nothing of later ones can be done
   //   reduced    this rank has done its share, others have not
-  //   finished   the output is complete, or the call has failed and left the engine whole
+  //   finished   the output is complete
   enum class Phase { posted, reduced, finished };
   // One unfinished collective of this rank. Its vectors keep their capacity from use to use.
   struct Operation {
@@ -48,32 +48,29 @@ class EngineBase : public Engine {
     std::vector<std::uint64_t> counts;
     Phase phase = Phase::finished;
     FlightTicket ticket;
-    bool may_differ = false;  // from what other ranks came with, and the engine goes on
-    bool is_run = false;      // its caller waits since it was posted
+    bool is_run = false;  // its caller waits since it was posted
     Deadline deadline = Deadline::never();
     std::shared_ptr<const void> keeps;  // see post()
-    std::optional<Error> error;         // that the engine has survived
   };
 
   // This rank waits in an operation, the oldest, until others enter it.
   void begin_wait(const Operation& operation);
   // Ends an operation. The time of it.
   TimePoint finish(Operation& operation);
-  // It has failed, and the engine goes on. finish() follows.
-  void fail_alone(Operation& operation, const Error& error);
 
   Operation& operation(std::uint64_t number) { return operations_[number % kInFlight]; }
   const Operation& operation(std::uint64_t number) const { return operations_[number % kInFlight]; }
   std::uint64_t oldest() const { return oldest_; }  // the first unfinished number
   std::uint64_t next() const { return next_; }      // the number of the next collective
 
- private:
-  // Error if it cannot be posted: its arguments are wrong, or the engine cannot do it.
-  virtual void check(const Collective& collective) const { check_arguments(collective, rank_, size_); }
-  // What ended the engine.
+  // Throws what ended the engine.
   virtual void check_failure() const {
     if (failure_) throw Error(*failure_);
   }
+
+ private:
+  // Error if it cannot be posted: its arguments are wrong, or the engine cannot do it.
+  virtual void check(const Collective& collective) const { check_arguments(collective, rank_, size_); }
   // Lets the other ranks know of it. May throw only as long as they do not.
   virtual void begin(Operation& operation, const Collective& collective) = 0;
   // Does what can be done for it without waiting.

@@ -3,7 +3,7 @@
 //   Links        carries this rank's signature, then data, to and from every peer, and compares signatures
 //   Executor     moves the data: the Pipeline in flat collectives and those in two levels, the TreeExecutor in trees
 //   WaitMonitor  looks after the ranks that are waited for, and names them
-//   realign.h    what is done once ranks are known to differ
+//   settle_desync  what is done once ranks are known to differ
 //
 // One thread at a time. Memory is kept from call to call.
 #pragma once
@@ -29,28 +29,24 @@ class Exchange {
   Exchange(Mesh& mesh, Topology topology, const LinkTuning& tuning);
 
   // Runs one collective: begin(), then advance() and wait() until it is done, and settle() if one of them throws.
-  // After an Error the streams are out of step, and there may be no further call, unless it is_aligned().
+  // After an Error the streams are out of step, and there may be no further call.
   void run(const Collective& collective, const Signature& signature, Deadline deadline);
 
+  // The steps of run(), of which a test runs those of several ranks in turns.
   // REQUIRES: check_arguments() has passed, and the collective before is done. `collective` stays until this one is.
   // Sends nothing.
   void begin(const Collective& collective, const Signature& signature, Deadline deadline);
   // Moves what can be moved at once, and never blocks. idle: nothing could be. Throws what the Mesh throws,
-  // Error{desync} if a peer's signature differs, and Error{timeout} if nothing moves after the deadline.
+  // Error{desync} if a peer's call differs, and Error{timeout} if nothing moves after the deadline.
   enum class Progress : std::uint8_t { idle, moved, done };
   Progress advance();
-  // Sleeps until advance() may have something to do, or until `limit`. Throws what the Mesh throws.
-  void wait(Deadline limit);
-  // Makes the error of advance() or wait() known to the other ranks, as far as they wait for this one's signature, and
-  // returns the one to report. Blocks: after a difference until all ranks have realigned, 5 s at most; else 0.1 s.
-  Error settle(const Error& error);
 
-  // After Error{desync}: whether all ranks have it, and their next calls find the links as if nothing had been.
-  bool is_aligned() const { return is_aligned_; }
   using Missing = WaitMonitor::Missing;
   Missing missing() const { return monitor_.missing(); }
+  // Links'.
+  std::string failure_of(int peer) const { return links_.failure_of(peer); }
+  void announce() { links_.announce(); }
 
-  void set_after_mismatch(AfterMismatch after) { after_mismatch_ = after; }
   void set_call_sites(CallSites sites) { links_.set_call_sites(sites); }
   void set_first_report(Duration first) { monitor_.set_first_report(first); }
   // What failed on this rank, for the others' errors. Borrowed.
@@ -63,12 +59,16 @@ class Exchange {
  private:
   enum class Phase : std::uint8_t { idle, starting, moving };
 
-  Error settle_difference(const Error& seen);
+  // Sleeps until advance() may have something to do. Throws what the Mesh throws.
+  void wait();
+  // The error to report after one of advance() or wait(), which may be the consequence of a difference. That is made
+  // known to all ranks, for which it blocks; see settle_desync().
+  Error settle(const Error& error);
+  void look_for_difference();
 
   Mesh& mesh_;
   const Topology topology_;
   const LinkTuning tuning_;
-  AfterMismatch after_mismatch_ = AfterMismatch::go_on;
   Links links_;
   Pipeline pipeline_;
   TreeExecutor tree_;
@@ -79,7 +79,6 @@ class Exchange {
   Route route_ = Route::flat;
   Executor* executor_ = nullptr;
   Deadline deadline_ = Deadline::never();
-  bool is_aligned_ = false;
   std::vector<Mesh::Interest> interests_;
 };
 

@@ -25,12 +25,13 @@ class LinkEngine final : public EngineBase {
   LinkEngine(std::unique_ptr<Mesh> mesh, std::uint64_t generation, const LinkTuning& tuning = {});
   // topology: of the mesh's ranks, the same on all.
   LinkEngine(std::unique_ptr<Mesh> mesh, std::uint64_t generation, Topology topology, const LinkTuning& tuning = {});
+  // Announces a noted failure, which the others' errors quote. Does not wait.
+  ~LinkEngine() override;
 
   std::string_view name() const override { return mesh_->name(); }
   void set_failure_detector(FailureDetector* detector) override { exchange_.set_failure_detector(detector); }
   void set_call_sites(CallSites sites) override { exchange_.set_call_sites(sites); }
   void set_first_report(Duration first) override { exchange_.set_first_report(first); }
-  void set_after_mismatch(AfterMismatch after) override;
 
  private:
   void begin(Operation& operation, const Collective& collective) override;
@@ -40,7 +41,8 @@ class LinkEngine final : public EngineBase {
   void tell_abort(const Error& error) noexcept override { mesh_->abort(error); }
   // The error, naming who is missing if it is a timeout.
   Error blame(const Error& error) const;
-  Error explain(const Error& error, const Signature& signature) const;
+  // failure: of a rank that has left; may be empty.
+  Error explain(const Error& error, const Signature& signature, const std::string& failure) const;
 
   const std::unique_ptr<Mesh> mesh_;
   Exchange exchange_;

@@ -80,11 +80,11 @@ void plan_pieces(const View& view, int peer, LinkPlan& plan) {
   add(plan.receive, {from.output_offset, from.output_offset + from.bytes});
 }
 
-}  // namespace
-
 bool has_trees(const Topology& topology, const LinkTuning& tuning) {
   return topology.size() >= (topology.is_hierarchical() ? tuning.tree_ranks : tuning.tree_lone_ranks);
 }
+
+}  // namespace
 
 Route route_of(const Collective& collective, const Topology& topology, const LinkTuning& tuning) {
   if (is_small(collective, tuning)) {
@@ -96,12 +96,10 @@ Route route_of(const Collective& collective, const Topology& topology, const Lin
   return in_nodes ? Route::two_levels : Route::flat;
 }
 
-void plan_reduction(const Collective& collective, int rank, const Topology& topology, const LinkTuning& tuning,
-                    ReductionPlan& plan) {
+void plan_reduction(const Collective& collective, int rank, const Topology& topology, Route route,
+                    const LinkTuning& tuning, ReductionPlan& plan) {
   plan.clear();
-  if (route_of(collective, topology, tuning) == Route::two_levels) {
-    return plan_node_reduction(collective, rank, topology, plan);
-  }
+  if (route == Route::two_levels) return plan_node_reduction(collective, rank, topology, plan);
   const View view{collective, rank, topology.size(), is_small(collective, tuning)};
   plan.whole = is_sent_whole(view);
   const OpTraits& op = traits_of(collective.kind);
@@ -118,12 +116,10 @@ void plan_reduction(const Collective& collective, int rank, const Topology& topo
   plan.kept = {0, bytes_of(plan.own)};
 }
 
-void plan_link(const Collective& collective, int rank, const Topology& topology, int peer, const LinkTuning& tuning,
-               LinkPlan& plan) {
+void plan_link(const Collective& collective, int rank, const Topology& topology, int peer, Route route,
+               const LinkTuning& tuning, LinkPlan& plan) {
   plan.clear();
-  if (route_of(collective, topology, tuning) == Route::two_levels) {
-    return plan_node_link(collective, rank, topology, peer, plan);
-  }
+  if (route == Route::two_levels) return plan_node_link(collective, rank, topology, peer, plan);
   const View view{collective, rank, topology.size(), is_small(collective, tuning)};
   switch (collective.kind) {
     case OpKind::all_reduce: return plan_all_reduce(view, peer, plan);

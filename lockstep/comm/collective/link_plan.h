@@ -33,8 +33,8 @@ struct LinkTuning {
   // case a tree is not only fewer messages, but also more of them in sequence.
   int tree_ranks = 4;
   int tree_lone_ranks = 8;
-  // After this long a rank of a tree sends its signature to all others, and reads theirs.
-  Duration tell_all_after = std::chrono::milliseconds(100);
+  // After this long a rank that waits in a tree announces its call to all others.
+  Duration announce_after = std::chrono::milliseconds(100);
   // What is reduced at once; a multiple of 64.
   std::size_t chunk_bytes = std::size_t{128} << 10;
   // How many chunks of a peer may wait for the other peers'.
@@ -42,8 +42,6 @@ struct LinkTuning {
 };
 
 enum class Route : std::uint8_t { flat, two_levels, tree };
-// Whether small data take the tree.
-bool has_trees(const Topology& topology, const LinkTuning& tuning);
 Route route_of(const Collective& collective, const Topology& topology, const LinkTuning& tuning);
 
 // What a rank reduces, and what all of its links have in common.
@@ -92,12 +90,12 @@ struct LinkPlan {
   }
 };
 
-// Both overwrite `plan`, whose memory is used again. REQUIRES: check_arguments() has passed, and the route is not the
-// tree.
-void plan_reduction(const Collective& collective, int rank, const Topology& topology, const LinkTuning& tuning,
-                    ReductionPlan& plan);
-void plan_link(const Collective& collective, int rank, const Topology& topology, int peer, const LinkTuning& tuning,
-               LinkPlan& plan);
+// Both overwrite `plan`, whose memory is used again. REQUIRES: check_arguments() has passed; route is that of
+// route_of(), and not the tree.
+void plan_reduction(const Collective& collective, int rank, const Topology& topology, Route route,
+                    const LinkTuning& tuning, ReductionPlan& plan);
+void plan_link(const Collective& collective, int rank, const Topology& topology, int peer, Route route,
+               const LinkTuning& tuning, LinkPlan& plan);
 
 // Empty ranges are left out.
 inline void add(std::vector<ByteRange>& list, ByteRange range) {

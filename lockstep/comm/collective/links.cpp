@@ -2,41 +2,29 @@
 
 #include <algorithm>
 #include <cstring>
-#include <optional>
+#include <utility>
 
+#include "lockstep/base/checked.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/observe/process_recorder.h"
-#include "lockstep/comm/collective/farewell.h"
+#include "lockstep/comm/collective/announced_calls.h"
 
 namespace lockstep::internal {
-namespace {
 
-// What `move` moves, or nothing if the peer has left. For peers of which nothing is needed: they may be done.
-template <class Move>
-std::optional<std::size_t> unless_lost(Move move) {
-  try {
-    return move();
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::peer_lost) throw;
-    return std::nullopt;
-  }
-}
-
-}  // namespace
-
-Links::Links(Mesh& mesh, bool has_trees)
+Links::Links(Mesh& mesh)
     : mesh_(mesh),
       rank_(mesh.rank()),
       size_(mesh.size()),
-      has_trees_(has_trees),
-      streams_(static_cast<std::size_t>(size_)) {}
+      streams_(static_cast<std::size_t>(size_)),
+      announced_(static_cast<std::size_t>(size_)) {
+  signature_.check = check_of(signature_);  // may be announced before the first collective
+}
 
 void Links::begin(const Collective& collective, const Signature& signature, Executor& executor) {
   previous_ = signature_;
-  signature_ = announcement_ = signature;
-  announcement_.check = ~signature.check;
-  has_told_all_ = false;
+  signature_ = signature;
+  has_announced_ = false;
   executor_ = &executor;
   for (PeerStream& each : streams_) each.clear();
   executor.begin(collective, signature);
@@ -49,25 +37,7 @@ void Links::begin(const Collective& collective, const Signature& signature, Exec
   }
 }
 
-void Links::take_early_signatures() {
-  for (int step = 1; step < size_; ++step) {
-    if (stream(peer_at(step)).signature_received == sizeof(Signature)) take_signature(peer_at(step));
-  }
-}
-
-void Links::tell_all() {
-  has_told_all_ = true;
-  peers_.clear();
-  for (int step = 1; step < size_; ++step) peers_.push_back(peer_at(step));
-}
-
-bool Links::is_to_announce(const PeerStream& stream) const {
-  if (stream.announced != 0) return stream.announced < sizeof(Signature);
-  return has_told_all_ && stream.head_sent == 0 && stream.head.empty();
-}
-
 ByteSpan Links::next_to_send(const PeerStream& stream) const {
-  if (is_to_announce(stream)) return std::as_bytes(std::span(&announcement_, 1)).subspan(stream.announced);
   if (stream.head_sent < stream.head.size()) return stream.head.subspan(stream.head_sent);
   if (stream.head_sent < stream.head_bytes || stream.send.is_done()) return {};
   return executor_->next_of_range(stream);
@@ -77,13 +47,8 @@ bool Links::send(int peer) {
   PeerStream& stream = this->stream(peer);
   const ByteSpan data = next_to_send(stream);
   if (data.empty()) return false;
-  const auto move = [&] { return mesh_.send_some(peer, data); };
-  const bool is_announcement = is_to_announce(stream);
-  // A peer that has left need not be told any more.
-  const std::size_t bytes = stream.head_bytes != 0 ? move() : unless_lost(move).value_or(data.size());
-  if (is_announcement) {
-    stream.announced += bytes;
-  } else if (stream.head_sent < stream.head.size()) {
+  const std::size_t bytes = mesh_.send_some(peer, data);
+  if (stream.head_sent < stream.head.size()) {
     stream.head_sent += bytes;
   } else {
     stream.send.advance(bytes);
@@ -92,8 +57,8 @@ bool Links::send(int peer) {
 }
 
 MutableByteSpan Links::next_to_receive(PeerStream& stream) const {
-  if (!stream.is_expected && (!has_told_all_ || stream.presence == Presence::gone)) return {};
-  // One call fetches the signature and the row's first bytes behind it.
+  if (!stream.is_expected || differ()) return {};
+  // One call fetches the signature and the row's first bytes after it.
   if (stream.signature_received < sizeof(Signature)) return stream.signature_space();
   if (stream.row_received < stream.row_bytes) return stream.row_space();
   return has_compared() && !stream.receive.is_done() ? stream.output_space() : MutableByteSpan();
@@ -103,10 +68,7 @@ bool Links::receive(int peer) {
   PeerStream& stream = this->stream(peer);
   const MutableByteSpan space = next_to_receive(stream);
   if (space.empty()) return false;
-  const auto move = [&] { return mesh_.recv_some(peer, space); };
-  const std::optional<std::size_t> moved = stream.is_expected ? move() : unless_lost(move);
-  if (!moved) stream.presence = Presence::gone;
-  const std::size_t bytes = moved.value_or(0);
+  const std::size_t bytes = mesh_.recv_some(peer, space);
   if (stream.signature_received < sizeof(Signature)) {
     take_head(peer, bytes);
   } else if (stream.row_received < stream.row_bytes) {
@@ -119,62 +81,69 @@ bool Links::receive(int peer) {
 
 void Links::take_head(int peer, std::size_t bytes) {
   PeerStream& stream = this->stream(peer);
-  std::byte* const head = stream.signature();
-  std::size_t there = stream.signature_received + bytes;
-  const auto drop_signature = [&] {
-    there -= sizeof(Signature);
-    std::memmove(head, head + sizeof(Signature), there);
-  };
-  for (;;) {
-    while (there >= sizeof(Signature) && is_stale(head)) drop_signature();
-    stream.signature_received = std::min(there, sizeof(Signature));
-    stream.row_received = there - stream.signature_received;
-    if (stream.signature_received < sizeof(Signature)) return;
-    take_signature(peer);
-    if (stream.signature_received != 0) return;
-    drop_signature();  // it was announced only; what follows may be the message
-  }
-}
-
-bool Links::is_stale(const std::byte* signature) const {
-  if (!has_trees_) return false;
-  Signature theirs;
-  std::memcpy(&theirs, signature, sizeof theirs);
-  const std::uint32_t check = check_of(theirs);
-  return theirs.sequence < signature_.sequence && (theirs.check == check || theirs.check == ~check);
+  const std::size_t there = stream.signature_received + bytes;
+  stream.signature_received = std::min(there, sizeof(Signature));
+  stream.row_received = there - stream.signature_received;
+  if (stream.signature_received == sizeof(Signature)) take_signature(peer);
 }
 
 void Links::take_signature(int peer) {
-  PeerStream& stream = this->stream(peer);
   Signature theirs;
-  std::memcpy(&theirs, stream.signature(), sizeof theirs);
-  const std::uint32_t check = check_of(theirs);
-  const bool is_announced = theirs.check == ~check;
-  if (!is_announced && theirs.check != check) throw no_signature(peer);
-  theirs.check = check;
-  // A peer that has finished this collective may show the signature of the next.
-  if (!stream.is_expected && theirs.sequence > signature_.sequence) return;
+  std::memcpy(&theirs, stream(peer).signature(), sizeof theirs);
+  if (theirs.check != check_of(theirs)) {
+    throw Error(ErrorKind::corrupt_data, fmt::format("the signature from {} was damaged on its way", peer_name(peer)),
+                {.rank = rank_, .peer = peer});
+  }
+  if (compare(peer, theirs)) --signatures_missing_;
+}
+
+bool Links::compare(int peer, const Signature& theirs) {
+  PeerStream& stream = this->stream(peer);
   stream.theirs = theirs;
-  stream.presence = Presence::differs;
-  if (!agrees(peer, theirs)) throw difference_with(peer, theirs);
-  stream.presence = Presence::come;
-  if (is_announced || !stream.is_expected) {
-    stream.signature_received = 0;
-  } else {
-    --signatures_missing_;
+  const bool is_same = agrees(peer, theirs);
+  stream.presence = is_same ? Presence::come : Presence::differs;
+  if (!is_same && !differ()) differs_ = peer;
+  return is_same;
+}
+
+void Links::announce() {
+  has_announced_ = true;
+  std::vector<CallSide> calls{own_side()};
+  if (differ()) calls.push_back({differs_, "", stream(differs_).theirs, stream(differs_).report});
+  mesh_.announce(encode_calls(calls));
+}
+
+void Links::take_announcements() {
+  while (const auto next = mesh_.take_announcement()) {
+    std::vector<CallSide>& calls = announced_[static_cast<std::size_t>(next->from)];
+    if (calls.empty()) ++unread_;
+    calls = decode_calls(next->bytes, next->from, size_);
+    if (calls.front().rank != next->from)
+      throw_corrupt({"announcement", next->from}, "it names another rank as its sender");
+  }
+  for (std::size_t peer = 0; unread_ != 0 && peer < announced_.size(); ++peer) {
+    if (announced_[peer].empty() || announced_[peer].front().signature.sequence > signature_.sequence) continue;
+    --unread_;
+    take_calls(std::exchange(announced_[peer], {}));
   }
 }
 
-// What stands where a signature should.
-Error Links::no_signature(int peer) const {
-  const Marker marker = marker_of(signature_.generation, signature_.sequence, peer, rank_);
-  const std::byte* const head = stream(peer).row() - sizeof(Signature);
-  const ErrorDetail detail{.rank = rank_, .peer = peer};
-  if (std::equal(marker.begin(), marker.end(), head)) {
-    return Error(ErrorKind::desync, fmt::format("{} and others are in different collectives", peer_name(peer)), detail);
+void Links::take_calls(const std::vector<CallSide>& calls) {
+  const bool is_of_difference = calls.size() > 1;
+  PeerStream& sender = stream(calls.front().rank);
+  sender.failure = calls.front().account.failure;
+  sender.failed_after = calls.front().signature.sequence;
+  // What a rank announced while it waited in an earlier collective is of no use.
+  if (!is_of_difference && calls.front().signature.sequence < signature_.sequence) return;
+  const int from = calls.front().rank;
+  if (is_of_difference) stream(from).has_reported = true;
+  for (const CallSide& call : calls) {
+    if (call.rank == rank_) continue;
+    compare(call.rank, call.signature);
+    // A rank knows more about its own call than others do.
+    const bool is_news = call.rank == from || !stream(call.rank).has_reported;
+    if (is_news && (is_of_difference || differ())) stream(call.rank).report = call.account;
   }
-  return Error(ErrorKind::corrupt_data, fmt::format("the signature from {} was damaged on its way", peer_name(peer)),
-               detail);
 }
 
 bool Links::agrees(int peer, const Signature& theirs) {
@@ -191,16 +160,26 @@ bool Links::agrees(int peer, const Signature& theirs) {
   return theirs == mine && theirs.line == mine.line;
 }
 
-Error Links::difference_with(int peer, const Signature& theirs) const {
-  return desync_error(rank_,
-                      {{rank_, peer_name(rank_), signature_, own_report()}, {peer, peer_name(peer), theirs, {}}});
+CallSide Links::own_side() const {
+  CallSide side{rank_, peer_name(rank_), signature_, {}};
+  if (signature_.name != 0) side.account.name = noted_name(signature_.name);
+  if (failure_note_ != nullptr) side.account.failure = failure_note_->text();
+  return side;
 }
 
-CallReport Links::own_report() const {
-  CallReport account;
-  if (signature_.name != 0) account.name = noted_name(signature_.name);
-  if (failure_note_ != nullptr) account.failure = failure_note_->text();
-  return account;
+std::string Links::failure_of(int peer) const {
+  const PeerStream& each = stream(peer);
+  if (each.failure.empty() || each.failed_after + 1 < signature_.sequence) return {};
+  return fmt::format("; before that, {} failed in {}", peer_name(peer), each.failure);
+}
+
+std::vector<CallSide> Links::sides() const {
+  std::vector<CallSide> sides{own_side()};
+  for (int peer = 0; peer < size_; ++peer) {
+    const PeerStream& each = stream(peer);
+    if (each.presence != Presence::unknown) sides.push_back({peer, peer_name(peer), each.theirs, each.report});
+  }
+  return sides;
 }
 
 bool Links::is_done() const {
@@ -213,16 +192,6 @@ void Links::list_interests(std::vector<Mesh::Interest>& interests) {
     const Mesh::Interest interest{peer, !next_to_receive(stream(peer)).empty(), can_send(peer)};
     if (interest.readable || interest.writable) interests.push_back(interest);
   }
-}
-
-bool Links::has_told(int peer) const {
-  const PeerStream& each = stream(peer);
-  return each.head_sent >= sizeof(Signature) || each.announced == sizeof(Signature);
-}
-
-bool Links::has_heard(int peer) const {
-  // A signature that cannot be compared, as it differs or is of a later collective, has been read all the same.
-  return stream(peer).presence != Presence::unknown || stream(peer).signature_received == sizeof(Signature);
 }
 
 }  // namespace lockstep::internal

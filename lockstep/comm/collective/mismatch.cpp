@@ -99,14 +99,17 @@ Error desync_error(int rank, std::vector<CallSide> sides) {
     if (side.account.failure.empty()) continue;
     failures += fmt::format("; before that, {} failed in {}", side.who, side.account.failure);
   }
-  const char* hint =
-      other_generation ? "one of them belongs to an earlier attempt of this job"
-      : differ_by_backward(sides)
-          ? "a rank has skipped a backward through ddp(...), or has made an extra one, or a forward without a "
-            "backward. All ranks must make the same ones; a forward without a backward belongs under "
-            "NoGradGuard or no_sync()"
-      : look_alike(sides) ? "their signatures differ in a reserved field, which was corrupted in transit"
-                          : "all ranks must make the same calls in the same order";
+  const char* hint = "all ranks must make the same calls in the same order";
+  if (other_generation) {
+    hint = "one of these calls belongs to an earlier attempt of this job";
+  } else if (differ_by_backward(sides)) {
+    hint =
+        "a rank skipped a backward pass through ddp(...), ran an extra one, or ran a forward pass without a backward "
+        "pass. All ranks must run the same ones; run a forward pass without a backward pass under NoGradGuard or "
+        "no_sync()";
+  } else if (look_alike(sides)) {
+    hint = "their signatures differ in a reserved field, which was corrupted in transit";
+  }
   const Signature& mine = sides.front().signature;
   return Error(ErrorKind::desync,
                fmt::format("ranks are in different collectives: {} ({}{}){}", text, companions(calls), hint, failures),
@@ -147,12 +150,6 @@ std::string describe_other_line(const std::string& who, const Signature& theirs,
 
 bool is_other_line(const Signature& theirs, const Signature& mine) {
   return theirs.line != mine.line && theirs.line != 0 && mine.line != 0 && !traits_of(mine.kind).has_root();
-}
-
-bool can_go_on(const std::vector<CallSide>& sides) {
-  const bool have_one_sequence = std::ranges::all_of(
-      sides, [&](const CallSide& side) { return side.signature.sequence == sides.front().signature.sequence; });
-  return have_one_sequence && have_one_generation(sides) && !look_alike(sides);
 }
 
 }  // namespace lockstep::internal

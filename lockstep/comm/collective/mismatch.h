@@ -6,6 +6,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/collective/call_report.h"
+#include "lockstep/comm/collective/call_sites.h"
 #include "lockstep/comm/collective/signature.h"
 #include "lockstep/comm/health/peer_failure.h"
 
@@ -19,13 +20,7 @@ struct CallSide {
   CallReport account = {};
 };
 
-// What to do about calls without a name that differ in their source line only. Programs may have reasons (one rank
-// broadcasts where the others have another branch), but two calls that were swapped look the same.
-//   free        nothing
-//   warn        a warning, once, for calls without a root: ranks seldom make those in different lines
-//   must_match  they count as different calls
-enum class CallSites { free, warn, must_match };
-// The warning.
+// The warning of CallSites::warn.
 std::string describe_other_line(const std::string& who, const Signature& theirs, const Signature& mine);
 // Whether to give it.
 bool is_other_line(const Signature& theirs, const Signature& mine);
@@ -36,7 +31,5 @@ Error desync_error(int rank, std::vector<CallSide> sides);
 // A rank has gone, for which `waiter` waits in a collective: "rank 2 (host b, pid 71) has left the group after 46
 // collectives; rank 0 waits for it in barrier #47", and what to do about it.
 PeerFailure departure_in(const Signature& wanted, const std::string& name, Departure how, const std::string& waiter);
-// Whether ranks that found such a difference, and no other, can continue with their next calls.
-bool can_go_on(const std::vector<CallSide>& sides);
 
 }  // namespace lockstep::internal

@@ -6,7 +6,7 @@ namespace {
 using Ready = SendRange::Ready;
 
 // One rank's view of a collective, and of its link to a peer.
-struct View {
+struct NodeView {
   const Collective& collective;
   const Topology& topology;
   int rank;
@@ -26,11 +26,13 @@ struct View {
 };
 
 // The rank of the node before this one from which partial results come, and the one of the next that they go to.
-int carried_from(const View& view) { return view.node() > 0 ? view.there(view.node() - 1) : -1; }
-int carried_to(const View& view) { return view.node() + 1 < view.topology.nodes() ? view.there(view.node() + 1) : -1; }
+int carried_from(const NodeView& view) { return view.node() > 0 ? view.there(view.node() - 1) : -1; }
+int carried_to(const NodeView& view) {
+  return view.node() + 1 < view.topology.nodes() ? view.there(view.node() + 1) : -1;
+}
 
 // From the node before this one, with the rows of this one's ranks, to the next.
-void place_in_chain(const View& view, ReductionPlan& plan) {
+void place_in_chain(const NodeView& view, ReductionPlan& plan) {
   plan.first_row = view.topology.first(view.node());
   plan.end_row = view.topology.first(view.node() + 1);
   plan.carried_from = carried_from(view);
@@ -38,7 +40,7 @@ void place_in_chain(const View& view, ReductionPlan& plan) {
 }
 
 // Reduces towards the last node, whose lanes keep the result.
-void plan_chain(const View& view, ReductionPlan& plan) {
+void plan_chain(const NodeView& view, ReductionPlan& plan) {
   const ByteRange own = view.slice(view.rank);
   if (own.bytes() == 0) return;
   plan.own.push_back(own);
@@ -48,7 +50,7 @@ void plan_chain(const View& view, ReductionPlan& plan) {
   plan.kept_at = own.begin;
 }
 
-void plan_all_reduce(const View& view, int peer, LinkPlan& plan) {
+void plan_node_all_reduce(const NodeView& view, int peer, LinkPlan& plan) {
   const ByteRange own = view.slice(view.rank);
   const int to = carried_to(view);
   const auto send_result = [&] {
@@ -66,7 +68,7 @@ void plan_all_reduce(const View& view, int peer, LinkPlan& plan) {
   }
 }
 
-void plan_reduce(const View& view, int peer, LinkPlan& plan) {
+void plan_node_reduce(const NodeView& view, int peer, LinkPlan& plan) {
   const int root = view.collective.root;
   const int last = view.topology.nodes() - 1;
   if (view.is_local(peer)) add(plan.send, Ready::at_once, view.slice(peer));
@@ -76,14 +78,14 @@ void plan_reduce(const View& view, int peer, LinkPlan& plan) {
 }
 
 // The rank that a rank of a lane gets its slice from; the root itself on the root.
-int broadcast_source(const View& view, int rank) {
+int broadcast_source(const NodeView& view, int rank) {
   const int root = view.collective.root;
   const int node = view.topology.node(rank), home = view.topology.node(root);
   if (node == home) return root;
   return view.topology.first(node < home ? node + 1 : node - 1) + view.topology.lane(rank);
 }
 
-void plan_broadcast(const View& view, int peer, LinkPlan& plan) {
+void plan_node_broadcast(const NodeView& view, int peer, LinkPlan& plan) {
   const int root = view.collective.root;
   const auto sends = [&](int from, int to) {  // the slice of from's lane
     return to != root && view.has_lane(from) &&
@@ -106,7 +108,7 @@ void plan_broadcast(const View& view, int peer, LinkPlan& plan) {
   if (sends(peer, view.rank)) add(plan.receive, view.slice(peer));
 }
 
-void plan_all_gather(const View& view, int peer, LinkPlan& plan) {
+void plan_node_all_gather(const NodeView& view, int peer, LinkPlan& plan) {
   const Topology& topology = view.topology;
   const bool same_lane = topology.lane(peer) == view.lane();
   if (!view.is_local(peer) && !same_lane) return;
@@ -121,11 +123,11 @@ void plan_all_gather(const View& view, int peer, LinkPlan& plan) {
 }
 
 // Which lane reduces a rank's block.
-int lane_for(const View& view, int rank) { return view.topology.lane(rank) % view.topology.lanes(); }
+int lane_for(const NodeView& view, int rank) { return view.topology.lane(rank) % view.topology.lanes(); }
 
 // Visits the blocks that a lane reduces, of its ranks in their order: the rank, and where its block begins among them.
 template <class Visit>
-void for_each_block(const View& view, int lane, Visit visit) {
+void for_each_block(const NodeView& view, int lane, Visit visit) {
   std::size_t at = 0;
   for (int rank = 0; rank < view.topology.size(); ++rank) {
     if (lane_for(view, rank) != lane) continue;
@@ -134,7 +136,7 @@ void for_each_block(const View& view, int lane, Visit visit) {
   }
 }
 
-void plan_scattering_chain(const View& view, ReductionPlan& plan) {
+void plan_scattering_chain(const NodeView& view, ReductionPlan& plan) {
   if (!view.has_lane(view.rank)) return;
   place_in_chain(view, plan);
   for_each_block(view, view.lane(), [&](int rank, std::size_t at) {
@@ -143,7 +145,7 @@ void plan_scattering_chain(const View& view, ReductionPlan& plan) {
   });
 }
 
-void plan_reduce_scatter(const View& view, int peer, LinkPlan& plan) {
+void plan_node_reduce_scatter(const NodeView& view, int peer, LinkPlan& plan) {
   const Topology& topology = view.topology;
   const std::size_t block = data_bytes(view.collective);
   const int last = topology.nodes() - 1;
@@ -171,19 +173,19 @@ bool has_node_plan(OpKind kind, const Topology& topology) {
 }
 
 void plan_node_reduction(const Collective& collective, int rank, const Topology& topology, ReductionPlan& plan) {
-  const View view{collective, topology, rank};
+  const NodeView view{collective, topology, rank};
   if (!traits_of(collective.kind).reduces) return;
   collective.kind == OpKind::reduce_scatter ? plan_scattering_chain(view, plan) : plan_chain(view, plan);
 }
 
 void plan_node_link(const Collective& collective, int rank, const Topology& topology, int peer, LinkPlan& plan) {
-  const View view{collective, topology, rank};
+  const NodeView view{collective, topology, rank};
   switch (collective.kind) {
-    case OpKind::all_reduce: return plan_all_reduce(view, peer, plan);
-    case OpKind::reduce: return plan_reduce(view, peer, plan);
-    case OpKind::broadcast: return plan_broadcast(view, peer, plan);
-    case OpKind::all_gather: return plan_all_gather(view, peer, plan);
-    case OpKind::reduce_scatter: return plan_reduce_scatter(view, peer, plan);
+    case OpKind::all_reduce: return plan_node_all_reduce(view, peer, plan);
+    case OpKind::reduce: return plan_node_reduce(view, peer, plan);
+    case OpKind::broadcast: return plan_node_broadcast(view, peer, plan);
+    case OpKind::all_gather: return plan_node_all_gather(view, peer, plan);
+    case OpKind::reduce_scatter: return plan_node_reduce_scatter(view, peer, plan);
     default: return;
   }
 }

@@ -27,6 +27,13 @@ enum class OpKind : std::uint8_t {  // the collectives
   exclusive_scan
 };
 
+std::string_view to_string(OpKind kind);  // "all_reduce"
+
+// Whether all engines can do it: every type can be moved, and reduced as reduce_op.h says.
+bool supports(OpKind kind, ReduceOp op, DType dtype);
+
+namespace internal {
+
 // How much a collective's input or output holds, for `count` elements and n ranks.
 //   none         nothing
 //   one          count elements
@@ -35,16 +42,14 @@ enum class OpKind : std::uint8_t {  // the collectives
 //   counted      a part for each rank, of the size in Collective::counts
 enum class Extent : std::uint8_t { none, one, all, all_on_root, counted };
 
-// What the rank that is called the root does.
-enum class Root : std::uint8_t { none, sends, receives };
+enum class Root : std::uint8_t { none, sends, receives };  // what the root does
 
 // Whose data are in a rank's result, unless it depends on the root.
 enum class From : std::uint8_t { all, up_to_own, before_own };
 
-// The ranks from begin to before end.
 struct RankRange {
   int begin = 0;
-  int end = 0;
+  int end = 0;  // the first after it
 
   constexpr bool holds(int rank) const { return rank >= begin && rank < end; }
 };
@@ -121,9 +126,5 @@ constexpr const OpTraits& traits_of(OpKind kind) {
   return is_valid(kind) ? kOpTable[static_cast<std::size_t>(kind)] : kUnknown;
 }
 
-std::string_view to_string(OpKind kind);  // "all_reduce"
-
-// Whether all engines can do it: every type can be moved, and reduced as reduce_op.h says.
-bool supports(OpKind kind, ReduceOp op, DType dtype);
-
+}  // namespace internal
 }  // namespace lockstep

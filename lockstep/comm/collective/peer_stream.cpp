@@ -39,11 +39,11 @@ std::optional<std::size_t> RangeQueue::next_reduced() const {
 }
 
 void PeerStream::clear() {
-  if (is_expected) signature_received = 0;
   is_expected = false;
+  signature_received = 0;
   presence = Presence::unknown;
   head = {};
-  head_bytes = head_sent = announced = 0;
+  head_bytes = head_sent = 0;
   send.clear();
   receive.clear();
   expect_row(0, 0);
@@ -71,11 +71,7 @@ MutableByteSpan PeerStream::output_space() const {
   return {receive.memory().data(), std::min(receive.memory().run(), left)};
 }
 
-bool PeerStream::is_sent() const {
-  // A signature that nobody waits for is sent whole or not at all.
-  const bool is_between = announced != 0 && announced != sizeof(Signature);
-  return head_sent == head_bytes && !is_between && send.is_done();
-}
+bool PeerStream::is_sent() const { return head_sent == head_bytes && send.is_done(); }
 
 bool PeerStream::is_received() const {
   return !is_expected || (signature_received == sizeof(Signature) && row_received == row_bytes && receive.is_done());

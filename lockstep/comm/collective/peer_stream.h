@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "lockstep/base/bytes.h"
+#include "lockstep/comm/collective/call_report.h"
 #include "lockstep/comm/collective/collective.h"
 #include "lockstep/comm/collective/link_plan.h"
 #include "lockstep/comm/collective/segment_cursor.h"
@@ -57,17 +58,20 @@ class RangeQueue {
 struct PeerStream {
   // Where a peer's row begins in scratch memory; its signature ends there.
   static constexpr std::size_t kRowOffset = 64;
-  // What is known of the peer: its signature has not been read, is another one or the same; or it has left, and nothing
-  // of it is needed.
-  enum class Presence : std::uint8_t { unknown, differs, come, gone };
+  // What is known of the peer's call: nothing, or that it is another one or the same.
+  enum class Presence : std::uint8_t { unknown, differs, come };
 
   Presence presence = Presence::unknown;
   Signature theirs = {};
+  CallReport report = {};     // of the peer, once calls differ
+  bool has_reported = false;  // the peer itself
+  // What had failed on the peer when it announced a call, and the number of that.
+  std::string failure = {};
+  std::uint64_t failed_after = 0;
 
   ByteSpan head = {};          // empty until all of it is there
   std::size_t head_bytes = 0;  // 0: none, so the peer waits for nothing
   std::size_t head_sent = 0;
-  std::size_t announced = 0;  // bytes of the announcement; see Links
   RangeQueue send = {};
 
   bool is_expected = false;  // the peer's signature, and what follows it
@@ -79,7 +83,7 @@ struct PeerStream {
   std::size_t row_consumed = 0;
   RangeQueue receive = {};
 
-  // Nothing is to be sent or received; keeps what has been read of a signature that was not expected.
+  // Nothing is to be sent or received.
   void clear();
   void expect_row(std::size_t bytes, std::size_t window);
   std::byte* row() { return scratch.data() + kRowOffset; }

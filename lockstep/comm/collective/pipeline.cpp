@@ -4,10 +4,16 @@
 #include <cstring>
 
 #include "lockstep/comm/collective/piece.h"
+#include "lockstep/comm/collective/reduce.h"
 
 namespace lockstep::internal {
 namespace {
+
 using Ready = SendRange::Ready;
+
+// How many float16 or bfloat16 elements are widened at once: few enough for the fastest cache.
+constexpr std::size_t kWideElements = 1024;
+
 }  // namespace
 
 Pipeline::Pipeline(int rank, std::span<PeerStream> streams, const Topology& topology, const LinkTuning& tuning)
@@ -22,7 +28,7 @@ std::span<const Segment> Pipeline::operand() const {
 void Pipeline::begin(const Collective& collective, const Signature& signature) {
   collective_ = &collective;
   phase_ = Phase::comparing;
-  plan_reduction(collective, rank_, topology_, tuning_, plan_);
+  plan_reduction(collective, rank_, topology_, route_, tuning_, plan_);
   begin_reduction();
   const std::size_t payload = plan_.whole ? data_bytes(collective) : 0;
   head_.resize(sizeof signature + payload);
@@ -34,9 +40,10 @@ void Pipeline::begin(const Collective& collective, const Signature& signature) {
 }
 
 void Pipeline::begin_reduction() {
-  reducer_.begin(*collective_, plan_);
-  element_ = reducer_.row_element();
-  reduced_element_ = reducer_.output_element();
+  const DType dtype = collective_->dtype;
+  element_ = element_size(dtype);
+  sum_element_ = dtype == DType::f16 || dtype == DType::bf16 ? sizeof(float) : element_;
+  reduced_element_ = gives_sum() ? sum_element_ : element_;
   chunk_ = tuning_.chunk_bytes / element_;
   window_ = chunk_ * tuning_.window_chunks;
   to_reduce_ = bytes_of(plan_.own) / element_;
@@ -51,7 +58,7 @@ void Pipeline::begin_reduction() {
 
 void Pipeline::begin_stream(int peer) {
   PeerStream& stream = streams_[static_cast<std::size_t>(peer)];
-  plan_link(*collective_, rank_, topology_, peer, tuning_, link_plan_);
+  plan_link(*collective_, rank_, topology_, peer, route_, tuning_, link_plan_);
   stream.is_expected = true;
   stream.head = head_;
   stream.head_bytes = head_.size();
@@ -65,7 +72,7 @@ void Pipeline::begin_stream(int peer) {
       stream.send.add(range, SegmentCursor(is_operand ? operand() : collective_->output, range.range.begin));
     }
   }
-  const std::size_t row_element = peer == plan_.carried_from ? reducer_.sum_element() : element_;
+  const std::size_t row_element = peer == plan_.carried_from ? sum_element_ : element_;
   if (has_row(peer)) stream.expect_row(to_reduce_ * row_element, window_ * row_element);
   for (const ByteRange& range : link_plan_.receive) {
     stream.receive.add({.range = range}, SegmentCursor(collective_->output, range.begin));
@@ -161,12 +168,12 @@ void Pipeline::reduce_chunk(std::size_t count) {
       run = std::min(run, window_ - at);
       if (reduced_ < kept_begin) run = std::min(run, kept_begin - reduced_);
     }
-    run = reducer_.at_once(run);
+    if (is_wide()) run = std::min(run, kWideElements);
     std::byte* const output = is_kept ? kept_.data() : reduced_window_.data() + at * reduced_element_;
     rows_.clear();
-    if (plan_.carried_from >= 0) rows_.push_back(row(plan_.carried_from));
+    if (takes_sum()) rows_.push_back(row(plan_.carried_from));
     for (int peer = plan_.first_row; peer < plan_.end_row; ++peer) rows_.push_back(row(peer));
-    reducer_.reduce(rows_, output, run);
+    reduce_rows_to(output, run);
     own_.advance(run * element_);
     if (is_kept) kept_.advance(run * element_);
     reduced_ += run;
@@ -174,10 +181,30 @@ void Pipeline::reduce_chunk(std::size_t count) {
   }
 }
 
+// Partial sums of float16 and bfloat16 are float32, and are rounded at the end only; averages are divided at the end.
+// So the bits are those of all ranks' rows reduced at once.
+void Pipeline::reduce_rows_to(std::byte* output, std::size_t count) {
+  const DType dtype = collective_->dtype;
+  if (collective_->order == Order::tree) return reduce_all(*collective_, {&output, 1}, rows_, count);
+  const bool divides_later = gives_sum() && collective_->reduce == ReduceOp::avg;
+  const ReduceOp op = divides_later ? ReduceOp::sum : collective_->reduce;
+  if (!is_wide()) return reduce_rows({&output, 1}, rows_, count, dtype, op, plan_.end_row);
+  wide_.resize((rows_.size() + 1) * kWideElements);
+  for (std::size_t i = takes_sum() ? 1 : 0; i < rows_.size(); ++i) {
+    float* const widened = wide_.data() + i * kWideElements;
+    widen(rows_[i], widened, count, dtype);
+    rows_[i] = reinterpret_cast<const std::byte*>(widened);
+  }
+  float* const last = wide_.data() + rows_.size() * kWideElements;
+  std::byte* const sum = gives_sum() ? output : reinterpret_cast<std::byte*>(last);
+  reduce_rows({&sum, 1}, rows_, count, DType::f32, op, plan_.end_row);
+  if (!gives_sum()) narrow(last, output, count, dtype);
+}
+
 const std::byte* Pipeline::row(int rank) const {
   if (rank == rank_) return own_.data();
   const PeerStream& stream = streams_[static_cast<std::size_t>(rank)];
-  return stream.row() + reduced_ % window_ * (rank == plan_.carried_from ? reducer_.sum_element() : element_);
+  return stream.row() + reduced_ % window_ * (rank == plan_.carried_from ? sum_element_ : element_);
 }
 
 }  // namespace lockstep::internal

@@ -11,7 +11,6 @@
 #include "lockstep/comm/collective/executor.h"
 #include "lockstep/comm/collective/link_plan.h"
 #include "lockstep/comm/collective/peer_stream.h"
-#include "lockstep/comm/collective/row_reducer.h"
 #include "lockstep/comm/collective/segment_cursor.h"
 #include "lockstep/comm/collective/topology.h"
 
@@ -22,6 +21,7 @@ class Pipeline final : public Executor {
   // All borrowed. streams: by peer; this rank's own is idle.
   Pipeline(int rank, std::span<PeerStream> streams, const Topology& topology, const LinkTuning& tuning);
 
+  void set_route(Route route) { route_ = route; }  // before begin()
   void begin(const Collective& collective, const Signature& signature) override;
   bool advance(bool has_compared) override;
   bool is_done() const override { return phase_ == Phase::done; }
@@ -40,6 +40,11 @@ class Pipeline final : public Executor {
   // How many elements can be reduced: rows are there, and what waits to be sent is not overwritten.
   std::size_t limit() const;
   void reduce_chunk(std::size_t count);
+  // Reduces rows_: the partial sum of the ranks before, if there is one, then rows in rank order.
+  void reduce_rows_to(std::byte* output, std::size_t count);
+  bool takes_sum() const { return plan_.carried_from >= 0; }
+  bool gives_sum() const { return plan_.carried_to >= 0; }
+  bool is_wide() const { return sum_element_ != element_ && (takes_sum() || gives_sum()); }
   // Where the next element of a rank's row is.
   const std::byte* row(int rank) const;
 
@@ -51,11 +56,12 @@ class Pipeline final : public Executor {
 
   const Collective* collective_ = nullptr;
   Phase phase_ = Phase::done;
+  Route route_ = Route::flat;
   ReductionPlan plan_;
-  RowReducer reducer_;
   LinkPlan link_plan_;               // of the peer whose stream is set up
   std::vector<std::byte> head_;      // the signature and, if it travels whole, the operand
   std::size_t element_ = 1;          // bytes of one
+  std::size_t sum_element_ = 1;      // of one of a partial sum
   std::size_t reduced_element_ = 1;  // of one of what is reduced here
   std::size_t chunk_ = 0;            // elements
   std::size_t window_ = 0;
@@ -66,6 +72,7 @@ class Pipeline final : public Executor {
   SegmentCursor own_;
   SegmentCursor kept_;
   std::vector<const std::byte*> rows_;
+  std::vector<float> wide_;  // rows, and their sum
 };
 
 }  // namespace lockstep::internal

@@ -5,8 +5,6 @@
 #include <limits>
 #include <vector>
 
-#include "lockstep/comm/collective/reduce_vectors.h"
-
 namespace lockstep::internal {
 namespace {
 

@@ -19,6 +19,10 @@ namespace lockstep::internal {
 void reduce_rows(std::span<std::byte* const> outputs, std::span<const std::byte* const> inputs, std::size_t count,
                  DType dtype, ReduceOp op, int divisor = 1);
 
+// The part of reduce_rows that uses vector instructions: all types but the complex ones.
+void reduce_vectors(std::span<std::byte* const> outputs, std::span<const std::byte* const> inputs, std::size_t count,
+                    DType dtype, ReduceOp op, int divisor);
+
 // Reduces all ranks' rows in the collective's order: what an engine does once it has them all.
 void reduce_all(const Collective& collective, std::span<std::byte* const> outputs,
                 std::span<const std::byte* const> inputs, std::size_t count);

@@ -1,4 +1,4 @@
-#include "lockstep/comm/collective/reduce_vectors.h"
+#include "lockstep/comm/collective/reduce.h"
 
 #include <cstdint>
 

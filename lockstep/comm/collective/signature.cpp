@@ -41,6 +41,8 @@ std::uint32_t check_of(const Signature& signature) {
 
 std::string describe(const Signature& signature, std::string_view name) {
   const OpTraits& op = traits_of(signature.kind);
+  const std::string noted = signature.name != 0 && name.empty() ? noted_name(signature.name) : std::string(name);
+  if (const auto numbers = describe_numbers(op.name, signature.sequence, noted)) return *numbers;
   std::string text(to_string(signature.kind));
   if (op.reduces) {
     text += fmt::format("({}{})", to_string(signature.reduce), signature.order == Order::tree ? ", as a tree" : "");
@@ -52,7 +54,7 @@ std::string describe(const Signature& signature, std::string_view name) {
     text += fmt::format(" of {} {}", signature.count, to_string(signature.dtype));
   }
   if (op.has_root()) text += fmt::format(" {} rank {}", op.root == Root::sends ? "from" : "to", signature.root);
-  if (signature.name != 0) text += ", " + (name.empty() ? noted_name(signature.name) : std::string(name));
+  if (signature.name != 0) text += ", " + noted;
   return text;
 }
 

@@ -17,6 +17,9 @@ namespace {
 // A peer that has not come after kFirstLook is asked how it fares, and again every kLookPeriod.
 constexpr Duration kFirstLook = std::chrono::milliseconds(100);
 constexpr Duration kLookPeriod = std::chrono::milliseconds(250);
+// At most this many missing ranks are asked over new connections, once announcements have had time to arrive.
+constexpr int kMostNewConnections = 4;
+constexpr Duration kAnnouncementsTake = std::chrono::milliseconds(500);
 
 }  // namespace
 
@@ -45,7 +48,7 @@ bool WaitMonitor::look(Deadline deadline) {
   }
   if (now < next_look_) return false;
   next_look_ = now + kLookPeriod;
-  if (route_ == Route::tree && !links_.has_told_all()) links_.tell_all();
+  if (route_ == Route::tree && !links_.has_announced()) links_.announce();
   if (detector_ == nullptr) return true;
   if (reports_.is_due(now - waits_since_)) {
     log_warning(fmt::format("{} has waited {:.0f} s for: {}", describe(links_.signature()), seconds(now - waits_since_),
@@ -57,12 +60,18 @@ bool WaitMonitor::look(Deadline deadline) {
 
 TimePoint WaitMonitor::first_look(TimePoint now, Deadline deadline) const {
   if (route_ != Route::tree) return now + kFirstLook;
-  return now + std::min<Duration>(tuning_.tell_all_after, deadline.remaining(now) / 2);
+  return now + std::min<Duration>(tuning_.announce_after, deadline.remaining(now) / 2);
 }
 
 void WaitMonitor::ask_around() {
+  const bool may_connect = steady_clock().now() - waits_since_ >= kAnnouncementsTake;
+  int unconnected = 0;
   for (int peer = 0; peer < links_.size(); ++peer) {
     if (!may_hold_up(peer)) continue;
+    if (!links_.is_connected(peer)) {
+      const bool is_absent = links_.stream(peer).presence == PeerStream::Presence::unknown;
+      if (!may_connect || !is_absent || ++unconnected > kMostNewConnections) continue;
+    }
     const PeerHealth health = detector_->health(peer);
     detector_->ask(peer);
     if (has_warned_ || health.silent < kHeartbeatTimeout) continue;
@@ -76,7 +85,7 @@ Deadline WaitMonitor::next_look() const { return is_needed() ? Deadline::at(next
 
 // In a tree any rank may hold up those that this one waits for.
 bool WaitMonitor::may_hold_up(int peer) const {
-  if (peer == links_.rank() || links_.stream(peer).presence == PeerStream::Presence::gone) return false;
+  if (peer == links_.rank()) return false;
   return route_ == Route::tree || holds_up(peer);
 }
 
@@ -98,6 +107,8 @@ std::string WaitMonitor::wait_reason(int peer) const {
 WaitMonitor::Straggler WaitMonitor::straggler(int peer) const {
   if (!may_hold_up(peer)) return {};
   PeerHealth health = detector_ == nullptr ? PeerHealth() : detector_->health(peer);
+  // A rank may leave as soon as it is done; if it is not, the mesh says so.
+  if (route_ == Route::tree && health.departure != Departure::none) return {};
   const bool is_absent = links_.stream(peer).presence == PeerStream::Presence::unknown;
   const bool is_silent = health.silent != Duration::zero();
   if (!is_absent && !is_silent && !holds_up(peer)) return {};

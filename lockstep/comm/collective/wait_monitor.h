@@ -25,14 +25,15 @@ class WaitMonitor {
 
   // A collective begins.
   void begin(Route route);
-  // To be called when nothing moves: Error{timeout} if the deadline has passed; else looks after the ranks that are
-  // waited for, if it is time to, and returns whether it was.
+  // To be called when nothing moves: Error{timeout} if the deadline has passed; else announces this rank's call in a
+  // tree and looks after the ranks that are waited for, if it is time to, and returns whether it was.
   bool look(Deadline deadline);
   // When that will be.
   Deadline next_look() const;
 
-  // After a timeout: "rank 2 (host b, pid 71) has not entered it: alive, ...; ..." and the first of the missing ranks,
-  // or -1. Silent ones come first, then those that have not come; those that came may well be waiting for them.
+  // After a timeout, for LinkEngine::blame(): "rank 2 (host b, pid 71) has not entered it: alive, ...; ..." and the
+  // first of the missing ranks, or -1. Silent ones come first, then those that have not come; those that came may well
+  // be waiting for them.
   struct Missing {
     int first = -1;
     std::string text;
@@ -42,7 +43,7 @@ class WaitMonitor {
  private:
   struct Straggler;
 
-  // In a tree all must have sent and read all signatures before the deadline.
+  // In a tree all announce their calls before the deadline.
   bool is_needed() const { return detector_ != nullptr || route_ == Route::tree; }
   TimePoint first_look(TimePoint now, Deadline deadline) const;
   void ask_around();

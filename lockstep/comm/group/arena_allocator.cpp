@@ -2,9 +2,11 @@
 
 #include <ATen/ops/empty.h>
 #include <c10/core/Allocator.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <atomic>
+#include <memory>
 #include <mutex>
 #include <shared_mutex>
 #include <sstream>
@@ -56,6 +58,12 @@ class HeapRegistry {
     return block;
   }
 
+  // While it is locked, no other thread is within it.
+  void lock() { mutex_.lock(); }
+  void unlock() { mutex_.unlock(); }
+  // In a forked child, whose thread has another id than the one that has locked it.
+  void renew_lock() { std::construct_at(&mutex_); }
+
   // False if no heap owns the block.
   bool deallocate(void* block) {
     const std::shared_ptr<ArenaHeap> heap = find(block);
@@ -77,8 +85,17 @@ class HeapRegistry {
 };
 
 // Never destroyed: tensors may be freed while the process ends.
+HeapRegistry& registry();
+
+HeapRegistry& make_registry() {
+  auto& made = *new HeapRegistry;
+  // A forked child frees the tensors that it has from its parent.
+  ::pthread_atfork([] { registry().lock(); }, [] { registry().unlock(); }, [] { registry().renew_lock(); });
+  return made;
+}
+
 HeapRegistry& registry() {
-  static HeapRegistry& instance = *new HeapRegistry;
+  static HeapRegistry& instance = make_registry();
   return instance;
 }
 
@@ -108,7 +125,7 @@ class ArenaAllocator final : public c10::Allocator {
 void install_once() {
   static ArenaAllocator* installed = [] {
     auto* made = new ArenaAllocator(c10::GetAllocator(c10::DeviceType::CPU));
-    c10::SetAllocator(c10::DeviceType::CPU, made, 1);
+    c10::SetAllocator(c10::DeviceType::CPU, made);  // of the lowest priority: a program's own replaces it
     return made;
   }();
   (void)installed;

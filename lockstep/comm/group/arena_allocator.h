@@ -1,7 +1,8 @@
 // Allocates tensors in shared memory: while an ArenaScope lives, large CPU tensors that its thread allocates come
 // from an arena's heap instead of malloc. Each keeps its memory mapped for as long as it lives, wherever it is freed.
-// The first scope of a process wraps torch's CPU allocator in its own. If a program installs another one later, scopes
-// have no effect, and callers, which check where a tensor lies, fall back to copying.
+// The first scope of a process wraps torch's CPU allocator in its own, unless a program has installed one of a higher
+// priority. If it has, or installs another one later, scopes have no effect, and callers, which check where a tensor
+// lies, fall back to copying. Ours stays when scopes end: what the raw interface allocated is freed through it.
 #pragma once
 
 #include <cstddef>

@@ -103,8 +103,8 @@ void Call::agree_on_counts(Engine& engine) {
   const auto n = static_cast<std::size_t>(engine.size());
   const std::size_t inputs = input_.segments().size(), outputs = output_.segments().size();
   if (inputs != n || outputs != n) {
-    refuse(collective_.kind, std::to_string(inputs) + " inputs and " + std::to_string(outputs) +
-                                 " outputs; needed are " + std::to_string(n) + " of each, one for every rank");
+    refuse(collective_.kind, std::to_string(inputs) + " inputs and " + std::to_string(outputs) + " outputs; expected " +
+                                 std::to_string(n) + " of each, one for every rank");
   }
   told_.resize(2 * n * n);
   const Segment from{reinterpret_cast<std::byte*>(mine_.data()), mine_.size() * sizeof(std::uint64_t)};
@@ -126,6 +126,8 @@ void Call::agree_on_counts(Engine& engine) {
 }
 
 void Call::run(Engine& engine) {
+  input_.await();
+  output_.await();
   collective_.input = input_.segments();
   collective_.output = output_.segments();
   if (traits_of(collective_.kind).input == Extent::counted) {
@@ -133,7 +135,12 @@ void Call::run(Engine& engine) {
     collective_.counts = counts_;
   }
   engine.run(collective_, deadline_);
-  output_.copy_back();
+  done_ = output_.copy_back();
+}
+
+void Call::run_aside(Engine& engine) {
+  const OnOwnStreams on_own_streams(output_.queued().devices());
+  run(engine);
 }
 
 void Call::clear() {
@@ -141,6 +148,7 @@ void Call::clear() {
   input_.clear();
   output_.clear();
   keeps_.reset();
+  done_.clear();
 }
 
 }  // namespace lockstep::internal

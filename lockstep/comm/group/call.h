@@ -33,8 +33,12 @@ class Call {
   void set_deadline(Deadline deadline) { deadline_ = deadline; }
   Deadline deadline() const { return deadline_; }
 
-  // REQUIRES: set().
+  // REQUIRES: set(). Results are there for the calling thread's streams.
   void run(Engine& engine);
+  // The same on streams of the calling thread's own; for a caller's streams they are there once those have waited for
+  // done().
+  void run_aside(Engine& engine);
+  const StreamMarks& done() const { return done_; }
   // Lets go of the tensors.
   void clear();
 
@@ -46,6 +50,7 @@ class Call {
   TensorSegments input_;
   TensorSegments output_;
   std::shared_ptr<const void> keeps_;
+  StreamMarks done_;
   Deadline deadline_ = Deadline::never();
   // Of all_to_all. What this rank sends to every rank, then what it expects from each; the same of all ranks; what each
   // sends to each.

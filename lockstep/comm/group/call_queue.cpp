@@ -6,7 +6,9 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/observe/process_recorder.h"
+#include "lockstep/base/signal_block.h"
 #include "lockstep/comm/collective/signature.h"
+#include "lockstep/comm/group/work_control.h"
 
 namespace lockstep::internal {
 namespace {
@@ -55,9 +57,9 @@ CallQueue::Lease::~Lease() {
 Work CallQueue::new_work() {
   const std::lock_guard lock(spare_mutex_);
   if (next_work_ >= works_.size()) next_work_ = 0;
-  if (!works_.empty() && works_[next_work_].renew()) return works_[next_work_++];
+  if (!works_.empty() && WorkControl::renew(works_[next_work_])) return works_[next_work_++];
   const auto place = works_.begin() + static_cast<std::ptrdiff_t>(next_work_++);
-  return works_.size() < kMostWorks ? *works_.insert(place, Work::start()) : *place = Work::start();
+  return works_.size() < kMostWorks ? *works_.insert(place, WorkControl::start()) : *place = WorkControl::start();
 }
 
 void CallQueue::put_back(Tasks& task) {
@@ -80,7 +82,7 @@ Work CallQueue::run_to_end(Lease& lease) {
   } catch (...) {
     error = std::current_exception();
   }
-  work.complete(error);
+  WorkControl::complete(work, error, -1, lease.call().done().waiter());
   return work;
 }
 
@@ -93,7 +95,10 @@ Work CallQueue::start(Lease& lease) {
   collective.ticket = log_.issue(record_of(signature_of(collective, 0, 0)));
   {
     const std::lock_guard lock(mutex_);
-    if (!thread_.joinable()) thread_ = std::jthread([this](const std::stop_token& stop) { serve(stop); });
+    if (!thread_.joinable()) {
+      const SignalBlock block = SignalBlock::of_new_thread();
+      thread_ = std::jthread([this](const std::stop_token& stop) { serve(stop); });
+    }
     turns_.line_up(task.place, task.call.deadline());  // in the order of the queue
     queue_.splice(queue_.end(), lease.task_);
   }
@@ -110,13 +115,14 @@ void CallQueue::serve(const std::stop_token& stop) {
     lock.unlock();
     const bool has_turn = turns_.await(task.place);
     std::exception_ptr error = run_queued(task.call, has_turn);
+    WorkControl::Join join = task.call.done().waiter();
     lock.lock();
     is_call_over_ = has_turn;
     lock.unlock();
     task.call.clear();  // tensors go before the waiter is told; the last handle of the group may go with them
     // The next call finds the Work complete; and its waiter, who may end the group at once, the turn over.
     lock.lock();
-    task.work.complete(std::move(error));
+    WorkControl::complete(task.work, std::move(error), -1, std::move(join));
     if (has_turn) turns_.leave();
     is_call_over_ = false;
     put_back(current);
@@ -129,7 +135,7 @@ std::exception_ptr CallQueue::run_queued(Call& call, bool has_turn) const {
     if (!has_turn) {
       throw end_late(describe(record_of(signature_of(call.collective(), 0, 0)), process_recorder().names()));
     }
-    call.run(engine_);
+    call.run_aside(engine_);
     return nullptr;
   } catch (...) {
     const std::exception_ptr error = std::current_exception();

@@ -1,7 +1,6 @@
 #include "lockstep/comm/group/connect.h"
 
 #include <algorithm>
-#include <string_view>
 #include <utility>
 
 #include "lockstep/base/environment.h"
@@ -11,86 +10,46 @@
 #include "lockstep/base/observe/process_recorder.h"
 #include "lockstep/base/suspended_time.h"
 #include "lockstep/comm/adapters/backends.h"
-#include "lockstep/comm/collective/arena_engine.h"
-#include "lockstep/comm/collective/link_engine.h"
+#include "lockstep/comm/group/transports.h"
 #include "lockstep/comm/group/vector_kernels.h"
 #include "lockstep/comm/health/join_watch.h"
-#include "lockstep/comm/health/peer_failure.h"
-#include "lockstep/comm/transport/arena_mesh.h"
-#include "lockstep/comm/transport/tcp_mesh.h"
 
 namespace lockstep::internal {
-
-bool on_one_node(const Membership& membership) {
-  return std::all_of(membership.members.begin(), membership.members.end(),
-                     [&](const Member& member) { return member.node_id == membership.members.front().node_id; });
-}
 
 namespace {
 
 constexpr const char* kChoiceKey = "choice";  // of backend and transport, in the store while ranks connect
 
-ProcessGroup over_arena(std::unique_ptr<Arena> arena, const GroupOptions& options,
-                        std::shared_ptr<const GroupOrigin> origin) {
-  auto messages = make_arena_mesh(*arena);
-  return ProcessGroup(std::make_unique<ArenaEngine>(std::move(arena)), options, std::move(messages), std::move(origin));
-}
-
-Topology topology_of(const Membership& membership) {
-  std::vector<int> node_of;
-  for (const Member& member : membership.members) {
-    const auto same = std::ranges::find(membership.members, member.node_id, &Member::node_id);
-    node_of.push_back(static_cast<int>(same - membership.members.begin()));
-  }
-  return Topology(node_of);
-}
-
-ProcessGroup between_hosts(const Membership& membership, const std::string& name, const GroupOptions& options,
-                           const std::shared_ptr<GroupOrigin>& origin, const GroupConnections& known,
-                           Deadline deadline) {
-  GroupConnections& own = origin->connections;
-  if (can_share(known.collectives.get(), known.transport, membership, options)) own = known;
-  own.use(membership.size, options.transport);
-  // Messages have connections of their own: they need not wait for a collective to end.
-  auto collectives = mesh_between_hosts(membership, name, options, own.collectives, own.ranks, deadline);
-  std::unique_ptr<Mesh> messages;
-  try {
-    messages = mesh_between_hosts(membership, name + "/messages", options, own.messages, own.ranks, deadline);
-  } catch (const Error& error) {
-    // Ranks that have both may run a collective already, and would see no more than that this one leaves.
-    const Error cause = membership.watch == nullptr ? error : membership.watch->cause_of(error);
-    collectives->abort(error_for_peers(collectives->peer_name(membership.rank), membership.rank, cause));
-    throw cause;
-  }
-  Topology topology = options.transport == Transport::automatic ? topology_of(membership) : Topology(membership.size);
-  return ProcessGroup(std::make_unique<LinkEngine>(std::move(collectives), membership.generation, std::move(topology)),
-                      options, std::move(messages), origin);
-}
-
-ProcessGroup over_backend(const Membership& membership, const std::string& name, const GroupOptions& options,
-                          const std::shared_ptr<GroupOrigin>& origin, const GroupConnections& known,
-                          Deadline deadline) {
+Connected over_backend(const RanksToConnect& ranks) {
+  const Membership& membership = ranks.membership;
   CarrierSite site;
   site.rank = membership.rank;
   site.size = membership.size;
   site.generation = membership.generation;
-  site.group = name;
+  site.group = ranks.name;
   site.address = membership.members[static_cast<std::size_t>(membership.rank)].address;
   for (const Member& member : membership.members) site.members.push_back(to_string(member));
   site.store = watched_store(membership);
-  auto engine = make_backend_engine(options.backend, site, deadline);
-  std::unique_ptr<Mesh> messages;
+  return {.engine = make_backend_engine(ranks.options.backend, site, ranks.deadline), .about = "chosen by the backend"};
+}
+
+Connected connected(RanksToConnect& ranks) {
+  if (ranks.options.backend != kNativeBackend) return over_backend(ranks);
+  if (ranks.membership.size == 1) return shared_memory_transport().connect(ranks);
+  return connect_by_transport(ranks);
+}
+
+// Over shared memory within nodes and TCP between them, unless TCP is required.
+std::unique_ptr<Mesh> messages_for(const RanksToConnect& ranks, Engine& engine) {
+  GroupOptions options = ranks.options;
+  if (options.transport != kTcpTransport) options.transport = kAutomaticTransport;
   try {
-    GroupConnections& own = origin->connections;
-    if (can_share(known.messages.get(), known.transport, membership, options)) own = known;
-    own.collectives = nullptr;
-    own.use(membership.size, options.transport);
-    messages = mesh_between_hosts(membership, name + "/messages", options, own.messages, own.ranks, deadline);
+    if (ranks.known.messages.serve(options)) ranks.own.messages = ranks.known.messages;
+    return message_mesh_between_hosts(ranks.membership, ranks.name, options, ranks.own.messages, ranks.deadline);
   } catch (const Error& error) {
-    engine->abort(error.what());  // for ranks that run a collective already
+    engine.abort(error.what());  // for ranks that run a collective already
     throw;
   }
-  return ProcessGroup(std::move(engine), options, std::move(messages), origin);
 }
 
 // "2 ranks on node 0 (host a): 0, 1; ..."
@@ -114,25 +73,28 @@ std::string layout_of(const Membership& membership) {
   return text;
 }
 
-// What was chosen, and why.
-ProcessGroup told(ProcessGroup group, const Membership& membership, const std::string& name,
-                  const GroupOptions& options, std::string_view why) {
-  log_debug(fmt::format("group {}: rank {} of {}, {}, backend {}, data over {}: {}. Timeout {:.0f} s, address {}", name,
-                        membership.rank, membership.size, layout_of(membership), options.backend, group.transport(),
-                        why, seconds(options.timeout),
+void log_choice(const RanksToConnect& ranks, const Connected& made) {
+  const Membership& membership = ranks.membership;
+  log_debug(fmt::format("group {}: rank {} of {}, {}, backend {}, data over {}: {}. Timeout {:.0f} s, address {}",
+                        ranks.name, membership.rank, membership.size, layout_of(membership), ranks.options.backend,
+                        made.engine->name(), made.about, seconds(ranks.options.timeout),
                         membership.members[static_cast<std::size_t>(membership.rank)].address));
-  return group;
+}
+
+template <class Enum>
+void refuse_unknown(Enum value, Enum last, std::string_view option) {
+  if (value >= Enum{} && value <= last) return;
+  throw Error(ErrorKind::invalid_argument,
+              fmt::format("GroupOptions::{} is {}, which is no choice", option, static_cast<int>(value)));
 }
 
 }  // namespace
 
 GroupOptions with_environment(GroupOptions options) {
+  refuse_unknown(options.checksums, Checksums::off, "checksums");
+  refuse_unknown(options.call_sites, CallSites::must_match, "call_sites");
   const EnvironmentReader reader;
-  const auto transport = reader.choice("LOCKSTEP_TRANSPORT");
-  if (transport && options.transport == Transport::automatic) {
-    if (transport == "shared_memory") options.transport = Transport::shared_memory;
-    if (transport == "tcp") options.transport = Transport::tcp;
-  }
+  options.transport = choose_transport(options.transport);
   const GroupOptions defaults;
   const auto connections = reader.number("LOCKSTEP_CONNECTIONS");
   if (connections && options.connections == defaults.connections) options.connections = *connections;
@@ -148,15 +110,18 @@ GroupOptions with_environment(GroupOptions options) {
 }
 
 std::string describe_choices(const GroupOptions& options) {
-  const char* const transports[] = {"automatic", "shared_memory", "tcp"};
-  return fmt::format("backend {}, transport {}", options.backend, transports[static_cast<int>(options.transport)]);
+  return fmt::format("backend {}, transport {}", options.backend, options.transport);
 }
 
 namespace {
 
-// Ranks with different ones would wait for each other for ever.
+// Ranks with different ones would wait for each other for ever. `automatic` can differ, too: between programs.
 void compare_choices(const Membership& membership, const GroupOptions& options, Deadline deadline) {
-  const std::string mine = describe_choices(options);
+  std::string mine = describe_choices(options), separator = " of ";
+  for (const TransportEntry& entry : candidates(options.transport)) {
+    if (options.transport != kAutomaticTransport) break;
+    mine += std::exchange(separator, ", ") + entry.name;
+  }
   const std::string me = to_string(membership.members[static_cast<std::size_t>(membership.rank)]);
   const std::string first = membership.store->compare_set(kChoiceKey, "", mine + "\n" + me, deadline);
   const std::size_t end = first.find('\n');
@@ -181,33 +146,12 @@ ProcessGroup connect_ranks(const Membership& membership, const std::string& name
                            const GroupConnections& known, Deadline deadline) {
   auto origin = std::make_shared<GroupOrigin>(GroupOrigin{membership, name, membership.hosted});
   origin->membership.hosted = nullptr;  // the store's server is the world's to end
-  if (options.backend != kNativeBackend) {
-    return told(over_backend(membership, name, options, origin, known, deadline), membership, name, options,
-                "chosen by the backend");
-  }
-  if (membership.size == 1) {
-    return told(over_arena(std::move(make_local_arenas(1).front()), options, std::move(origin)), membership, name,
-                options, "there is one rank");
-  }
-  const bool one_node = on_one_node(membership);
-  if (options.transport == Transport::shared_memory && !one_node) {
-    throw Error(ErrorKind::invalid_argument,
-                "the ranks of this job share no memory (they are on different hosts, or have different "
-                "namespaces): transport shared_memory cannot be used; use automatic or tcp");
-  }
-  if (!one_node || options.transport == Transport::tcp) {
-    return told(between_hosts(membership, name, options, origin, known, deadline), membership, name, options,
-                one_node ? "TCP was requested" : "the ranks are on several nodes");
-  }
-  std::unique_ptr<Arena> arena = arena_if_any(membership, name, options, deadline);
-  if (arena == nullptr) {
-    options.transport = Transport::tcp;
-    return told(between_hosts(membership, name, options, origin, known, deadline), membership, name, options,
-                "shared memory cannot be used");
-  }
-  const std::string why =
-      fmt::format("all ranks are on one node; {} MiB of address space a rank", arena->segment_bytes() >> 20);
-  return told(over_arena(std::move(arena), options, std::move(origin)), membership, name, options, why);
+  origin->connections.heaps = known.heaps;
+  RanksToConnect ranks{membership, name, known, origin->connections, deadline, std::move(options)};
+  Connected made = connected(ranks);
+  if (made.messages == nullptr) made.messages = messages_for(ranks, *made.engine);
+  log_choice(ranks, made);
+  return ProcessGroup(std::move(made.engine), ranks.options, std::move(made.messages), std::move(origin));
 }
 
 ProcessGroup connect_group(const Membership& membership, const std::string& name, const GroupOptions& wanted,
@@ -217,6 +161,7 @@ ProcessGroup connect_group(const Membership& membership, const std::string& name
   choose_vector_kernels();
   GroupOptions options = wanted;
   options.backend = choose_backend(wanted.backend);
+  options.transport = choose_transport(wanted.transport);
   if (membership.watch == nullptr || membership.watch->is_over()) {
     return connect_ranks(membership, name, std::move(options), {}, deadline);
   }

@@ -11,15 +11,14 @@
 
 namespace lockstep::internal {
 
-// Blocks until all ranks of the job have connected. Over the backend that the options name, or over shared memory where
-// all ranks are on one node, else TCP, unless they name one. If they name none and shared memory cannot be had, all
-// ranks of the node use TCP, and the lowest of them says so in the log. `name` tells apart the groups of a job. Throws
+// Blocks until all ranks of the job have connected: over the backend that the options name, or over the transport that
+// they name or the first that these ranks can use, see transports.h. `name` differs between the groups of a job. Throws
 // what the transports throw; Error{invalid_argument} for one that cannot work.
 ProcessGroup connect_group(const Membership& membership, const std::string& name, const GroupOptions& options,
                            Deadline deadline);
 
 // Applies LOCKSTEP_TRANSPORT, LOCKSTEP_CONNECTIONS and LOCKSTEP_CHECKSUMS, if the program leaves the choice open.
-// Error{invalid_argument} quotes invalid values.
+// Error{invalid_argument} quotes invalid values, of the program as well.
 GroupOptions with_environment(GroupOptions options);
 // "backend native, transport tcp": what ranks must agree on to connect.
 std::string describe_choices(const GroupOptions& options);
@@ -32,7 +31,6 @@ struct GroupOrigin {
   GroupConnections connections = {};
 };
 
-bool on_one_node(const Membership& membership);
 // connect_group() without its checks, and without notifying the other ranks if it fails. known: connections of these
 // ranks that the group may share.
 ProcessGroup connect_ranks(const Membership& membership, const std::string& name, GroupOptions options,

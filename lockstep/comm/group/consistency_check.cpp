@@ -1,10 +1,12 @@
-#include "lockstep/comm/group/consistency_check.h"
-
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include "lockstep/base/hash.h"
-#include "lockstep/comm/group/objects.h"
+#include "lockstep/comm/group/process_group.h"
 
 namespace lockstep {
 
@@ -19,10 +21,10 @@ std::string line_at(const std::string& text, std::size_t begin) {
 
 }  // namespace
 
-std::optional<Difference> first_difference(const ProcessGroup& group, const std::string& mine) {
-  const std::vector<std::uint64_t> hashes = all_gather_object(group, hash_of(mine));
+std::optional<ProcessGroup::Difference> ProcessGroup::first_difference(const std::string& mine) const {
+  const std::vector<std::uint64_t> hashes = all_gather_object(hash_of(mine));
   if (std::ranges::all_of(hashes, [&](std::uint64_t hash) { return hash == hashes[0]; })) return std::nullopt;
-  const std::vector<std::string> all = all_gather_bytes(group, mine);
+  const std::vector<std::string> all = all_gather_bytes(*this, mine);
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     if (all[rank] == all[0]) continue;
     const auto [ours, theirs] = std::mismatch(all[0].begin(), all[0].end(), all[rank].begin(), all[rank].end());

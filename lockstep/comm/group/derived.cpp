@@ -59,8 +59,8 @@ std::string text_of(const Shape& shape) {
 std::vector<Shape> exchange_shapes(const ProcessGroup& group, const std::string& operation, const Shape& mine,
                                    const CallOptions& options, std::size_t dense = kMostDimensions) {
   if (mine.sizes.size() > kMostDimensions) {
-    refuse(operation, std::to_string(mine.sizes.size()) + " dimensions, at most " + std::to_string(kMostDimensions) +
-                          " are supported");
+    refuse(operation, "the tensor has " + std::to_string(mine.sizes.size()) + " dimensions; at most " +
+                          std::to_string(kMostDimensions) + " are supported");
   }
   const at::Tensor told = at::empty({static_cast<std::int64_t>(kShapeNumbers)}, at::kLong).zero_();
   encode(mine, {told.mutable_data_ptr<std::int64_t>(), kShapeNumbers});
@@ -87,14 +87,15 @@ void require_alike(const std::string& operation, const std::vector<Shape>& shape
   for (std::size_t rank = 0; rank < shapes.size(); ++rank) {
     all += (rank == 0 ? "rank " : ", rank ") + std::to_string(rank) + " gave " + text_of(shapes[rank]);
   }
-  refuse(operation, std::string("dtype and ") + sizes_are + " must be the same on all ranks, except the first: " + all);
+  refuse(operation,
+         std::string("dtype and ") + sizes_are + " must be the same on all ranks, except the first dimension: " + all);
 }
 
 void require_all_dense(at::TensorList tensors, std::string_view operation, const std::string& name) {
   for (std::size_t i = 0; i < tensors.size(); ++i) require_dense(tensors[i], operation, name + std::to_string(i));
 }
 
-std::vector<at::Tensor> split(const at::Tensor& tensor, at::IntArrayRef splits, std::string_view operation) {
+std::vector<at::Tensor> split_rows(const at::Tensor& tensor, at::IntArrayRef splits, std::string_view operation) {
   return as_errors(operation, ErrorKind::invalid_argument, [&] { return tensor.detach().split_with_sizes(splits); });
 }
 
@@ -127,7 +128,7 @@ std::vector<at::Tensor> parts_of(const at::Tensor& tensor, std::vector<std::int6
     refuse("all_to_all_single", std::string("the splits of the ") + which + " must be " + std::to_string(ranks) +
                                     " row counts that add up to its " + std::to_string(rows) + " rows");
   }
-  return split(tensor, splits, "all_to_all_single");
+  return split_rows(tensor, splits, "all_to_all_single");
 }
 
 // That this machine has memory for all of them.
@@ -160,28 +161,28 @@ std::vector<std::int64_t> sizes_with(std::int64_t first, at::IntArrayRef rest) {
 
 }  // namespace
 
-std::vector<at::Tensor> all_gather_v(const ProcessGroup& group, const at::Tensor& input, const CallOptions& options) {
+std::vector<at::Tensor> ProcessGroup::all_gather_v(const at::Tensor& input, const CallOptions& options) const {
   require_dense(input, "all_gather_v", "the input tensor");
-  const CallOptions together = group.with_deadline(options);
+  const CallOptions together = with_deadline(options);
   const at::Tensor rows = as_errors("all_gather_v", ErrorKind::invalid_argument,
                                     [&] { return input.dim() == 0 ? input.detach().reshape({1}) : input.detach(); });
-  const auto shapes = exchange_shapes(group, "all_gather_v",
+  const auto shapes = exchange_shapes(*this, "all_gather_v",
                                       {static_cast<std::int64_t>(rows.scalar_type()), rows.sizes().vec()}, together);
   require_alike("all_gather_v", shapes, "dimensions");
-  return gather_rows(group, "all_gather_v", rows, shapes, together);
+  return gather_rows(*this, "all_gather_v", rows, shapes, together);
 }
 
-std::map<at::ScalarType, std::vector<at::Tensor>> by_dtype(at::TensorList tensors) {
+std::map<at::ScalarType, std::vector<at::Tensor>> internal::by_dtype(at::TensorList tensors) {
   std::map<at::ScalarType, std::vector<at::Tensor>> lists;
   for (const at::Tensor& tensor : tensors) lists[tensor.scalar_type()].push_back(tensor);
   return lists;
 }
 
-std::vector<std::vector<at::Tensor>> all_gather_coalesced(const ProcessGroup& group, at::TensorList inputs,
-                                                          const CallOptions& options) {
+std::vector<std::vector<at::Tensor>> ProcessGroup::all_gather_coalesced(at::TensorList inputs,
+                                                                        const CallOptions& options) const {
   require_all_dense(inputs, "all_gather", "input tensor ");
   std::vector<at::Tensor> joined;  // by rank, then by input
-  std::vector<std::vector<at::Tensor>> outputs(static_cast<std::size_t>(group.size()));
+  std::vector<std::vector<at::Tensor>> outputs(static_cast<std::size_t>(size()));
   as_errors("all_gather", ErrorKind::invalid_argument, [&] {
     for (std::vector<at::Tensor>& of_rank : outputs) {
       for (const at::Tensor& input : inputs) {
@@ -190,12 +191,12 @@ std::vector<std::vector<at::Tensor>> all_gather_coalesced(const ProcessGroup& gr
       }
     }
   });
-  group.all_gather_into(joined, inputs, options);
+  all_gather_into(joined, inputs, options);
   return outputs;
 }
 
-void reduce_scatter_coalesced(const ProcessGroup& group, at::TensorList outputs, at::TensorList inputs, ReduceOp op,
-                              const CallOptions& options) {
+void ProcessGroup::reduce_scatter_coalesced(at::TensorList outputs, at::TensorList inputs, ReduceOp op,
+                                            const CallOptions& options) const {
   if (outputs.size() != inputs.size()) {
     refuse("reduce_scatter",
            std::to_string(inputs.size()) + " inputs for " + std::to_string(outputs.size()) + " outputs");
@@ -205,27 +206,27 @@ void reduce_scatter_coalesced(const ProcessGroup& group, at::TensorList outputs,
   std::vector<std::vector<at::Tensor>> parts;  // by input, then by rank
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     const at::Tensor& input = inputs[i];
-    if (input.dim() == 0 || input.size(0) % group.size() != 0 || input.numel() != outputs[i].numel() * group.size()) {
+    if (input.dim() == 0 || input.size(0) % size() != 0 || input.numel() != outputs[i].numel() * size()) {
       refuse("reduce_scatter", "input " + std::to_string(i) + " has " + std::to_string(input.numel()) +
                                    " elements and output " + std::to_string(i) + " has " +
                                    std::to_string(outputs[i].numel()) + "; the input must be " +
-                                   std::to_string(group.size()) + " outputs, joined along the first dimension");
+                                   std::to_string(size()) + " outputs, joined along the first dimension");
     }
-    const std::vector<std::int64_t> splits(static_cast<std::size_t>(group.size()), input.size(0) / group.size());
-    parts.push_back(split(input, splits, "reduce_scatter"));
+    const std::vector<std::int64_t> splits(static_cast<std::size_t>(size()), input.size(0) / size());
+    parts.push_back(split_rows(input, splits, "reduce_scatter"));
   }
   std::vector<at::Tensor> joined;  // by rank, then by input
-  for (std::size_t rank = 0; rank < static_cast<std::size_t>(group.size()); ++rank) {
+  for (std::size_t rank = 0; rank < static_cast<std::size_t>(size()); ++rank) {
     for (const std::vector<at::Tensor>& of_input : parts) joined.push_back(of_input[rank]);
   }
-  group.reduce_scatter(outputs, joined, op, options);
+  reduce_scatter(outputs, joined, op, options);
 }
 
-void all_to_all_single(const ProcessGroup& group, const at::Tensor& output, const at::Tensor& input,
-                       std::vector<std::int64_t> output_splits, std::vector<std::int64_t> input_splits,
-                       const CallOptions& options) {
-  group.all_to_all(parts_of(output, std::move(output_splits), group.size(), "output"),
-                   parts_of(input, std::move(input_splits), group.size(), "input"), options);
+void ProcessGroup::all_to_all_single(const at::Tensor& output, const at::Tensor& input,
+                                     const std::vector<std::int64_t>& output_splits,
+                                     const std::vector<std::int64_t>& input_splits, const CallOptions& options) const {
+  all_to_all(parts_of(output, output_splits, size(), "output"), parts_of(input, input_splits, size(), "input"),
+             options);
 }
 
 namespace {
@@ -252,28 +253,31 @@ void multiply_each(at::TensorList tensors, const Factor& factor) {
   });
 }
 
+void require_factor(const at::Tensor& factor) {
+  if (!factor.defined() || factor.numel() != 1) refuse("premul_sum", "the factor must be a tensor of one element");
+}
+
 }  // namespace
 
-void premultiply(at::TensorList tensors, const at::Tensor& factor) {
-  if (!factor.defined() || factor.numel() != 1) refuse("premul_sum", "the factor must be a tensor of one element");
+void internal::premultiply(at::TensorList tensors, const at::Tensor& factor) {
+  require_factor(factor);
   multiply_each(tensors, factor);
 }
 
-void premultiply(at::TensorList tensors, double factor) { multiply_each(tensors, factor); }
+void internal::premultiply(at::TensorList tensors, double factor) { multiply_each(tensors, factor); }
 
-void all_reduce_premul_sum(const ProcessGroup& group, at::TensorList tensors, const at::Tensor& factor,
-                           const CallOptions& options) {
+void ProcessGroup::all_reduce_premul_sum(at::TensorList tensors, const at::Tensor& factor,
+                                         const CallOptions& options) const {
   premultiply(tensors, factor);
-  group.all_reduce(tensors, ReduceOp::sum, options);
+  all_reduce(tensors, ReduceOp::sum, options);
 }
 
-void all_reduce_premul_sum(const ProcessGroup& group, at::TensorList tensors, double factor,
-                           const CallOptions& options) {
+void ProcessGroup::all_reduce_premul_sum(at::TensorList tensors, double factor, const CallOptions& options) const {
   premultiply(tensors, factor);
-  group.all_reduce(tensors, ReduceOp::sum, options);
+  all_reduce(tensors, ReduceOp::sum, options);
 }
 
-at::Tensor all_reduce_sparse(const ProcessGroup& group, const at::Tensor& sparse, const CallOptions& options) {
+at::Tensor ProcessGroup::all_reduce_sparse(const at::Tensor& sparse, const CallOptions& options) const {
   const std::string operation = "all_reduce_sparse";
   if (!sparse.defined() || sparse.layout() != at::kSparse) refuse(operation, "the tensor is not sparse (COO)");
   const std::optional<WrongIndex> wrong = wrong_index(sparse._indices().cpu(), sparse.sizes());
@@ -284,8 +288,8 @@ at::Tensor all_reduce_sparse(const ProcessGroup& group, const at::Tensor& sparse
   // Type and sizes, behind what they agree on: how many dimensions are sparse, and of this rank how many elements.
   Shape shape{static_cast<std::int64_t>(values.scalar_type()), sizes_with(mine.sparse_dim(), mine.sizes()), wrong};
   shape.sizes.insert(shape.sizes.begin(), values.size(0));
-  const CallOptions together = group.with_deadline(options);
-  const std::vector<Shape> told = exchange_shapes(group, operation, shape, together, 2);
+  const CallOptions together = with_deadline(options);
+  const std::vector<Shape> told = exchange_shapes(*this, operation, shape, together, 2);
   require_alike(operation, told, "(elements, sparse dimensions, sizes)");
   require_no_wrong_index(operation, told, mine.sizes());
   std::vector<Shape> of_indices, of_values;
@@ -294,12 +298,12 @@ at::Tensor all_reduce_sparse(const ProcessGroup& group, const at::Tensor& sparse
     of_indices.push_back({0, {elements, mine.sparse_dim()}});
     of_values.push_back({0, sizes_with(elements, values.sizes().slice(1))});
   }
-  const auto all_indices = gather_rows(group, operation, indices, of_indices, together);
-  const auto all_values = gather_rows(group, operation, values, of_values, together);
+  const auto all_indices = gather_rows(*this, operation, indices, of_indices, together);
+  const auto all_values = gather_rows(*this, operation, values, of_values, together);
   at::Tensor sum;
   for (std::size_t rank = 0; rank < told.size(); ++rank) {
     const at::Tensor theirs_by_dimension = all_indices[rank].transpose(0, 1);
-    believed(group, [&] {
+    believed(*this, [&] {
       const auto damaged = wrong_index(theirs_by_dimension.cpu(), mine.sizes());
       if (damaged) throw_corrupt({"part of " + operation, static_cast<int>(rank)}, text_of(*damaged, mine.sizes()));
     });
@@ -312,8 +316,8 @@ at::Tensor all_reduce_sparse(const ProcessGroup& group, const at::Tensor& sparse
   return sum;
 }
 
-std::vector<Work> batch_isend_irecv(const ProcessGroup& group, const std::vector<MessageCall>& calls,
-                                    const CallOptions& options) {
+std::vector<Work> GroupHandle::batch_isend_irecv(const std::vector<MessageCall>& calls,
+                                                 const CallOptions& options) const {
   for (std::size_t i = 0; i < calls.size(); ++i) {  // before any of them is sent
     const bool receives = calls[i].kind == MessageCall::Kind::receive;
     const std::string name = "tensor " + std::to_string(i);
@@ -321,15 +325,15 @@ std::vector<Work> batch_isend_irecv(const ProcessGroup& group, const std::vector
     if (receives && overlaps_itself(calls[i].tensor)) {
       refuse("batch_isend_irecv", name + " has elements that share memory, so it cannot be received into; clone() it");
     }
-    if (calls[i].peer >= group.size() || calls[i].peer < (receives ? kAnySource : 0)) {
+    if (calls[i].peer >= size() || calls[i].peer < (receives ? kAnySource : 0)) {
       refuse("batch_isend_irecv", "call " + std::to_string(i) + ": " + std::to_string(calls[i].peer) +
-                                      " is not a rank of this group of " + std::to_string(group.size()));
+                                      " is not a rank of this group of " + std::to_string(size()) + " ranks");
     }
   }
   std::vector<Work> works;
   for (const MessageCall& call : calls) {
-    works.push_back(call.kind == MessageCall::Kind::send ? group.send_async(call.tensor, call.peer, call.tag, options)
-                                                         : group.recv_async(call.tensor, call.peer, call.tag, options));
+    works.push_back(call.kind == MessageCall::Kind::send ? send_async(call.tensor, call.peer, call.tag, options)
+                                                         : recv_async(call.tensor, call.peer, call.tag, options));
   }
   return works;
 }

@@ -8,6 +8,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/observe/process_recorder.h"
+#include "lockstep/base/signal_block.h"
 #include "lockstep/base/tsc_clock.h"
 #include "lockstep/comm/group/arena_allocator.h"
 #include "lockstep/comm/group/connect.h"
@@ -43,7 +44,6 @@ GroupHandle::State::State(std::unique_ptr<Engine> made, const GroupOptions& chos
       messages(std::move(for_messages)),
       calls(*engine, log) {
   engine->set_flight_log(log);
-  engine->set_after_mismatch(options.after_mismatch);
   engine->set_call_sites(options.call_sites);
   engine->set_first_report(options.first_report);
   if (heap != nullptr || messages == nullptr) return;
@@ -60,6 +60,7 @@ void GroupHandle::State::destroy(State* state) {
     return;
   }
   try {
+    const SignalBlock block = SignalBlock::of_new_thread();
     std::thread([state] { delete state; }).detach();
   } catch (const std::system_error&) {  // then it stays
   }
@@ -75,7 +76,8 @@ Messenger& GroupHandle::State::messenger() {
   const std::lock_guard lock(messenger_mutex);
   if (the_messenger == nullptr) {
     if (messages == nullptr) {
-      throw Error(ErrorKind::invalid_argument, "this group has collectives only: it cannot send or receive messages");
+      throw Error(ErrorKind::invalid_argument,
+                  "this group cannot send or receive messages: its backend has collectives only");
     }
     the_messenger = std::make_unique<Messenger>(std::move(messages), log, options.first_report);
   }
@@ -105,8 +107,8 @@ at::Tensor GroupHandle::empty(at::IntArrayRef sizes, at::ScalarType dtype) const
 }
 
 bool GroupHandle::is_shared(const at::Tensor& tensor) const {
-  return state_->heap != nullptr && tensor.defined() && tensor.is_cpu() && tensor.has_storage() &&
-         state_->heap->owns(tensor.const_data_ptr());
+  return state_->heap != nullptr && state_->fork_guard.is_here() && tensor.defined() && tensor.is_cpu() &&
+         tensor.has_storage() && state_->heap->owns(tensor.const_data_ptr());
 }
 
 bool GroupHandle::supports(OpKind kind, ReduceOp op, at::ScalarType dtype, at::DeviceType device) const {
@@ -132,7 +134,7 @@ CallTimes GroupHandle::call_times(TimePoint now) const { return state_->engine->
 GroupHandle::Posted GroupHandle::post(const Collective& collective, std::shared_ptr<const void> keeps) const {
   const Deadline deadline = state_->deadline({});
   Posted posted;
-  if (state_->heap != nullptr) {
+  if (state_->engine->advances_in_poll()) {
     state_->calls.run(to_string(collective.kind), deadline,
                       [&](Engine& engine) { posted.number_ = engine.post(collective, deadline, std::move(keeps)); });
     return posted;
@@ -145,11 +147,12 @@ GroupHandle::Posted GroupHandle::post(const Collective& collective, std::shared_
 }
 
 void GroupHandle::poll() const {
-  if (state_->heap != nullptr) state_->calls.run_if_free([](Engine& engine) { engine.poll(); });
+  if (!state_->engine->advances_in_poll()) return;
+  state_->calls.run_if_free([](Engine& engine) { engine.poll(); });
 }
 
 void GroupHandle::wait(const Posted& posted) const {
-  if (state_->heap == nullptr) return posted.work_.wait();
+  if (!state_->engine->advances_in_poll()) return posted.work_.wait();
   const Deadline deadline = state_->deadline({});
   state_->calls.run("a posted collective", deadline, [&](Engine& engine) { engine.wait(posted.number_, deadline); });
 }

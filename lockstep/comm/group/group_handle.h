@@ -8,9 +8,10 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "lockstep/base/deadline.h"
-#include "lockstep/comm/collective/collective.h"
+#include "lockstep/comm/collective/op_kind.h"
 #include "lockstep/comm/group/options.h"
 #include "lockstep/comm/group/work.h"
 #include "lockstep/comm/messages/request.h"
@@ -19,9 +20,20 @@ namespace lockstep {
 
 namespace internal {
 class ArenaHeap;
+class Engine;
+class Mesh;
 struct CallTimes;
+struct Collective;
 struct GroupOrigin;
 }  // namespace internal
+
+struct MessageCall {  // for batch_isend_irecv()
+  enum class Kind { send, receive };
+  Kind kind = Kind::send;
+  at::Tensor tensor;
+  int peer = 0;
+  int tag = 0;
+};
 
 class GroupHandle {
  public:
@@ -68,6 +80,10 @@ class GroupHandle {
   Work send_async(const at::Tensor& tensor, int peer, int tag = 0, const CallOptions& options = {}) const;
   Work recv_async(const at::Tensor& tensor, int peer = kAnySource, int tag = 0, const CallOptions& options = {}) const;
 
+  // Starts all messages, then returns their works in the same order, so ranks that send to each other need not agree on
+  // an order.
+  std::vector<Work> batch_isend_irecv(const std::vector<MessageCall>& calls, const CallOptions& options = {}) const;
+
   // Ends every present and future call on all ranks, collectives and messages, with Error{aborted} quoting the reason.
   // Never blocks.
   void abort(std::string_view reason) const noexcept;
@@ -88,12 +104,13 @@ class GroupHandle {
   // How long this rank's collectives have waited for others, and moved data, up to `now`; messages do not count.
   internal::CallTimes call_times(TimePoint now) const;
 
-  // Starts a collective on plain memory, which runs while the caller computes: in poll() and wait() if the ranks share
-  // memory, else on the group's thread. `keeps` owns the memory, and is held until it is finished, even if nobody
-  // waits. If ranks that share memory post different collectives, the group ends.
+  // Starts a collective on plain memory, which runs while the caller computes: in poll() and wait() if the engine
+  // advances in poll(), else on the group's thread. `keeps` owns the memory, and is held until it is finished, even if
+  // nobody waits. If ranks that share memory post different collectives, the group ends.
   class Posted;
   Posted post(const internal::Collective& collective, std::shared_ptr<const void> keeps) const;
-  // Never waits for another rank or call, unless the memory is not shared (see ArenaEngine).
+  // Advances posted collectives if the engine advances in poll(), as over shared memory; else the group's thread does,
+  // and this does nothing. Never waits for another rank or call, unless the memory is not shared (see ArenaEngine).
   void poll() const;
   void wait(const Posted& posted) const;
 
@@ -106,7 +123,7 @@ class GroupHandle {
 // A collective that post() has started; by default none.
 class GroupHandle::Posted {
   friend class GroupHandle;
-  std::uint64_t number_ = 0;  // of the engine, where ranks share memory
+  std::uint64_t number_ = 0;  // of an engine that advances in poll()
   Work work_;                 // elsewhere
 };
 

@@ -8,10 +8,12 @@
 #include <string_view>
 
 #include "lockstep/base/fork_guard.h"
+#include "lockstep/comm/collective/engine.h"
 #include "lockstep/comm/group/call_queue.h"
 #include "lockstep/comm/group/group_handle.h"
 #include "lockstep/comm/group/turns.h"
 #include "lockstep/comm/messages/messenger.h"
+#include "lockstep/comm/transport/mesh.h"
 
 namespace lockstep {
 

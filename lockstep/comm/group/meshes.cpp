@@ -21,18 +21,21 @@ bool are_apart(const Membership& membership) {
   return std::ranges::adjacent_find(nodes) == nodes.end();
 }
 
-bool can_share(const SharedLinks* links, Transport made_for, const Membership& membership,
-               const GroupOptions& options) {
-  if (links == nullptr || links->connections() != options.connections || links->checksums() != options.checksums) {
-    return false;
-  }
-  return made_for == Transport::tcp || options.transport == made_for || are_apart(membership);
+bool on_one_node(const Membership& membership) {
+  return std::ranges::all_of(
+      membership.members, [&](const Member& member) { return member.node_id == membership.members.front().node_id; });
 }
 
-void GroupConnections::use(int size, Transport transport_of_group) {
-  if (!ranks.empty()) return;
-  transport = transport_of_group;
-  for (int rank = 0; rank < size; ++rank) ranks.push_back(rank);
+bool Connections::serve(const GroupOptions& options) const {
+  return links != nullptr && links->connections() == options.connections && links->checksums() == options.checksums;
+}
+
+Connections Connections::of(const std::vector<int>& part) const {
+  Connections those{links, {}};
+  for (const int rank : part) {
+    if (links != nullptr) those.ranks.push_back(ranks[static_cast<std::size_t>(rank)]);
+  }
+  return those;
 }
 
 std::shared_ptr<Store> watched_store(const Membership& membership) {
@@ -42,33 +45,59 @@ std::shared_ptr<Store> watched_store(const Membership& membership) {
 
 namespace {
 
-// The arena of the members with this rank's node id.
-std::unique_ptr<Arena> node_arena(const Membership& membership, const std::string& name, Deadline deadline) {
+// The ranks of the members with this rank's node id, this one among them.
+std::vector<int> ranks_of_node(const Membership& membership) {
   const std::string& node = membership.members[static_cast<std::size_t>(membership.rank)].node_id;
-  SharedArenaSpec spec;
-  spec.options.generation = membership.generation;
-  int first = -1;
+  std::vector<int> ranks;
   for (const Member& member : membership.members) {
-    if (member.node_id != node) continue;
-    if (first < 0) first = member.rank;
-    if (member.rank == membership.rank) spec.rank = static_cast<int>(spec.members.size());
+    if (member.node_id == node) ranks.push_back(member.rank);
+  }
+  return ranks;
+}
+
+// The arena of the members with this rank's node id. segment_bytes: as of ArenaOptions.
+std::unique_ptr<Arena> node_arena(const Membership& membership, const std::string& name, std::size_t segment_bytes,
+                                  const std::shared_ptr<const ArenaHeaps>& heaps, Deadline deadline) {
+  SharedArenaSpec spec;
+  spec.options = {.segment_bytes = segment_bytes, .generation = membership.generation};
+  spec.heaps = heaps;
+  const std::vector<int> ranks = ranks_of_node(membership);
+  for (const int rank : ranks) {
+    const Member& member = membership.members[static_cast<std::size_t>(rank)];
+    if (rank == membership.rank) spec.rank = static_cast<int>(spec.members.size());
     spec.members.push_back({to_string(member), member.pid, member.process_start});
   }
-  spec.name = first == 0 ? name : fmt::format("{}, node of rank {}", name, first);
+  spec.name = ranks.front() == 0 ? name : fmt::format("{}, node of rank {}", name, ranks.front());
   return make_shared_arena(spec, *watched_store(membership), deadline);
+}
+
+// Once for each group and node.
+void warn_of_tcp(const Membership& membership, const std::string& name, const Error& why) {
+  const std::vector<int> ranks = ranks_of_node(membership);
+  if (ranks.front() != membership.rank) return;
+  std::string who = std::cmp_equal(ranks.size(), membership.size) ? "the ranks" : "the ranks of this node";
+  if (name.starts_with(kPartPrefix)) {
+    std::vector<int> of_job;
+    for (const int rank : ranks) {
+      const Member& member = membership.members[static_cast<std::size_t>(rank)];
+      of_job.push_back(member.job_rank < 0 ? member.rank : member.job_rank);
+    }
+    who =
+        fmt::format("the ranks of a group that was split off (in order, ranks {} of the job)", fmt::join(of_job, ", "));
+  }
+  log_warning(fmt::format("{} communicate over TCP, since shared memory cannot be used: {}", who, why.what()));
 }
 
 }  // namespace
 
 std::unique_ptr<Arena> arena_if_any(const Membership& membership, const std::string& name, const GroupOptions& options,
+                                    std::size_t segment_bytes, const std::shared_ptr<const ArenaHeaps>& heaps,
                                     Deadline deadline) {
   try {
-    return node_arena(membership, name, deadline);
+    return node_arena(membership, name, segment_bytes, heaps, deadline);
   } catch (const Error& error) {
-    if (error.kind() != ErrorKind::internal || options.transport == Transport::shared_memory) throw;
-    if (membership.local_rank == 0 && !name.starts_with(kPartPrefix)) {
-      log_warning(fmt::format("the ranks communicate over TCP, since shared memory cannot be used: {}", error.what()));
-    }
+    if (error.kind() != ErrorKind::internal || options.transport == kSharedMemoryTransport) throw;
+    warn_of_tcp(membership, name, error);
     return nullptr;
   }
 }
@@ -79,29 +108,12 @@ namespace {
 NodeMemory node_memory(const Membership& membership, const std::string& name, const GroupOptions& options,
                        Deadline deadline) {
   NodeMemory memory;
-  const std::string& node = membership.members[static_cast<std::size_t>(membership.rank)].node_id;
-  for (const Member& member : membership.members) {
-    if (member.node_id == node) memory.ranks.push_back(member.rank);
-  }
+  memory.ranks = ranks_of_node(membership);
   if (memory.ranks.size() == 1) return {};
-  const std::unique_ptr<Arena> arena = arena_if_any(membership, name, options, deadline);
+  const auto arena = arena_if_any(membership, name, options, kStagingAreaBytes, nullptr, deadline);
   if (arena == nullptr) return {};
   memory.rings = arena->rings();
   return memory;
-}
-
-// That there is a way for data to each rank of a group over connections that were made for another one.
-void require_ways(const SharedLinks& links, const TcpGroup& group) {
-  for (std::size_t rank = 0; rank < group.ranks.size(); ++rank) {
-    const bool is_near = std::ranges::find(group.node.ranks, static_cast<int>(rank)) != group.node.ranks.end();
-    if (is_near || std::cmp_equal(rank, group.rank) || links.has_data_with(group.ranks[rank])) continue;
-    throw Error(
-        ErrorKind::internal,
-        fmt::format("cannot connect this group to {}: no shared memory is left, and the group that it was split from "
-                    "has no data connections to that rank",
-                    group.names[rank]),
-        {.rank = group.rank, .peer = static_cast<int>(rank)});
-  }
 }
 
 // What to look at if a rank of another host cannot be reached.
@@ -145,30 +157,46 @@ TcpGroup group_over(const Membership& membership, const std::string& name, const
   return group;
 }
 
-}  // namespace
-
-std::unique_ptr<Mesh> mesh_between_hosts(const Membership& membership, const std::string& name,
-                                         const GroupOptions& options, std::shared_ptr<SharedLinks>& links,
-                                         const std::vector<int>& ranks, Deadline deadline) {
-  const bool is_known = links != nullptr;
-  TcpGroup group = group_over(membership, name, ranks);
-  try {
-    if (options.transport == Transport::automatic) group.node = node_memory(membership, name, options, deadline);
-    if (is_known) require_ways(*links, group);
-  } catch (const Error& error) {
-    if (!is_known) throw;
-    // Ranks that have no such trouble have the group already.
-    const Error cause = membership.watch == nullptr ? error : membership.watch->cause_of(error);
-    const std::string self = group.names[static_cast<std::size_t>(membership.rank)];
-    open_tcp_mesh(links, group)->abort(error_for_peers(self, membership.rank, cause));
-    throw cause;
+std::unique_ptr<Mesh> make_mesh(const Membership& membership, const std::string& name, const GroupOptions& options,
+                                Neighbours neighbours, Connections& connections, Deadline deadline) {
+  std::shared_ptr<SharedLinks>& links = connections.links;
+  if (links == nullptr) {
+    connections.ranks.clear();
+    for (int rank = 0; rank < membership.size; ++rank) connections.ranks.push_back(rank);
   }
-  if (!is_known) {
+  TcpGroup group = group_over(membership, name, connections.ranks);
+  if (options.transport == kAutomaticTransport) {
+    try {
+      group.node = node_memory(membership, name, options, deadline);
+    } catch (const Error& error) {
+      if (links == nullptr) throw;
+      // Ranks that have no such trouble have the group already.
+      const Error cause = membership.watch == nullptr ? error : membership.watch->cause_of(error);
+      const std::string self = group.names[static_cast<std::size_t>(membership.rank)];
+      open_tcp_mesh(links, group)->abort(error_for_peers(self, membership.rank, cause));
+      throw cause;
+    }
+  }
+  if (links == nullptr) {
     TcpMeshSettings settings = settings_between(membership, name, options, deadline);
     settings.node = group.node;
+    settings.neighbours = neighbours;
     links = connect_shared_links(settings, *watched_store(membership), deadline);
   }
   return open_tcp_mesh(links, group);
+}
+
+}  // namespace
+
+std::unique_ptr<Mesh> mesh_between_hosts(const Membership& membership, const std::string& name,
+                                         const GroupOptions& options, Connections& connections, Deadline deadline) {
+  return make_mesh(membership, name, options, Neighbours::at_powers_of_two, connections, deadline);
+}
+
+std::unique_ptr<Mesh> message_mesh_between_hosts(const Membership& membership, const std::string& name,
+                                                 const GroupOptions& options, Connections& connections,
+                                                 Deadline deadline) {
+  return make_mesh(membership, name + "/messages", options, Neighbours::in_ring, connections, deadline);
 }
 
 }  // namespace lockstep::internal

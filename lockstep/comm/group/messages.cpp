@@ -7,6 +7,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/group/group_state.h"
 #include "lockstep/comm/group/tensor_segments.h"
+#include "lockstep/comm/group/work_control.h"
 #include "lockstep/comm/messages/monitored_barrier.h"
 
 namespace lockstep {
@@ -31,22 +32,28 @@ FlightTicket record_message(const FlightLog& log, Direction direction, int peer,
   return log.start(record);
 }
 
+StreamMarks copy_back_aside(const TensorSegments& tensor) {
+  const OnOwnStreams on_own_streams(tensor.queued().devices());  // it may be the thread of a caller
+  return tensor.copy_back();
+}
+
 // Posts a message. The Work ends with its transfer, and keeps the tensor until then.
 template <class Post>
 Work start_message(const FlightLog& log, Direction direction, int peer, int tag,
                    std::shared_ptr<const TensorSegments> tensor, Post post) {
   const FlightTicket ticket = record_message(log, direction, peer, tag, *tensor);
   try {
-    const Work work = Work::start();
+    const Work work = WorkControl::start();
     const Request transfer = post();
     transfer.on_done([work, transfer, tensor = std::move(tensor), direction, log, ticket](std::exception_ptr error) {
+      StreamMarks done;
       try {
-        if (direction == Direction::receive && !error) tensor->copy_back();
+        if (direction == Direction::receive && !error) done = copy_back_aside(*tensor);
       } catch (...) {
         error = std::current_exception();
       }
       end_record(log, ticket, error);
-      work.complete(std::move(error), transfer.source());
+      WorkControl::complete(work, std::move(error), transfer.source(), done.waiter());
     });
     return work;
   } catch (...) {  // refused before anything was sent
@@ -59,6 +66,7 @@ Work start_message(const FlightLog& log, Direction direction, int peer, int tag,
 
 Work GroupHandle::send_async(const at::Tensor& tensor, int peer, int tag, const CallOptions& options) const {
   auto segments = std::make_shared<const TensorSegments>(tensor, "send", TensorSegments::Use::move, Flow::read);
+  segments->await();
   const Segment& whole = segments->segments().front();
   Messenger& messenger = state_->messenger();
   return start_message(state_->log, Direction::send, peer, tag, segments, [&] {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/observe/flight_record.h"
 #include "lockstep/comm/collective/reduce.h"
 #include "lockstep/comm/group/process_group.h"
 
@@ -17,10 +18,11 @@ using namespace internal;
 
 namespace {
 
-// What ranks compare, besides the number of bytes: "loss, sum of float64 int64".
+// What ranks compare, besides the number of bytes: "all_reduce of 2 numbers: loss, sum of float64 int64".
 std::string name_of(std::span<const NumberRef> numbers, ReduceOp op, std::string_view users) {
-  std::string name(users.empty() ? "numbers" : users);
-  name += ", ";
+  std::string name(kNumbersName);
+  name += numbers.size() == 1 ? "a number: " : std::to_string(numbers.size()) + " numbers: ";
+  if (!users.empty()) name += std::string(users) + ", ";
   name += to_string(op);
   name += " of";
   for (const NumberRef& number : numbers) {
@@ -33,10 +35,12 @@ std::string name_of(std::span<const NumberRef> numbers, ReduceOp op, std::string
 void check_operation(std::span<const NumberRef> numbers, ReduceOp op) {
   for (const NumberRef& number : numbers) {
     if (supports(op, number.dtype)) continue;
-    throw Error(ErrorKind::invalid_argument,
-                op == ReduceOp::avg ? "all_reduce of numbers: avg is for floating types; sum integers and divide"
-                                    : "all_reduce of numbers: " + std::string(to_string(op)) + " of " +
-                                          std::string(to_string(number.dtype)) + " is not defined");
+    throw Error(
+        ErrorKind::invalid_argument,
+        op == ReduceOp::avg
+            ? "all_reduce of numbers: avg needs a floating-point type; for integers use sum, and divide the result"
+            : "all_reduce of numbers: " + std::string(to_string(op)) + " is not defined for " +
+                  std::string(to_string(number.dtype)));
   }
 }
 
@@ -48,8 +52,8 @@ at::Tensor bytes_of(std::vector<Slot>& slots) {
 
 }  // namespace
 
-void ProcessGroup::all_reduce_numbers(std::span<const NumberRef> numbers, ReduceOp op,
-                                      const CallOptions& options) const {
+void Collectives::all_reduce_numbers(std::span<const NumberRef> numbers, ReduceOp op,
+                                     const CallOptions& options) const {
   check_operation(numbers, op);
   std::vector<Slot> mine(numbers.size()), all(numbers.size() * static_cast<std::size_t>(size()));
   for (std::size_t i = 0; i < numbers.size(); ++i) {

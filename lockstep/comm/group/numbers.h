@@ -5,6 +5,8 @@
 // One collective for all of them, whatever their types; sums are made in rank order, integers are exact and wrap.
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <bit>
 #include <cstddef>
 #include <type_traits>
@@ -12,11 +14,10 @@
 #include <vector>
 
 #include "lockstep/base/dtype.h"
+#include "lockstep/comm/group/number_types.h"
+#include "lockstep/comm/group/options.h"
 
-namespace lockstep {
-
-template <class T>  // one number, of a type that a collective can reduce
-concept Number = std::is_arithmetic_v<T> && sizeof(T) <= 8 && !std::is_const_v<T>;
+namespace lockstep::internal {
 
 // A number in the caller's memory.
 struct NumberRef {
@@ -34,43 +35,11 @@ struct NumberRef {
   }
 };
 
-namespace numbers_detail {
-
-struct AnyNumber {
-  template <Number T>
-  operator T() const;  // NOLINT(google-explicit-constructor)
-};
-struct Anything {
-  template <class T>
-  operator T() const;  // NOLINT(google-explicit-constructor)
-};
-
-template <class T, class Member, class... Members>
-constexpr std::size_t members() {
-  if constexpr (requires { T{std::declval<Members>()..., std::declval<Member>()}; }) {
-    return members<T, Member, Members..., Member>();
-  } else {
-    return sizeof...(Members);
-  }
-}
-
-inline constexpr std::size_t kMostMembers = 8;
-
+// An argument that is meant to be one, which number_refs() then checks: neither tensors nor options.
 template <class T>
-constexpr bool is_struct_of_numbers() {
-  if constexpr (std::is_aggregate_v<T> && std::is_trivially_copyable_v<T> && !std::is_const_v<T>) {
-    constexpr std::size_t count = members<T, AnyNumber>();
-    return count > 0 && count <= kMostMembers && count == members<T, Anything>();
-  } else {
-    return false;
-  }
-}
-
-}  // namespace numbers_detail
-
-// A number, or a plain struct of up to 8 of them.
-template <class T>
-concept Numbers = Number<T> || numbers_detail::is_struct_of_numbers<T>();
+concept NumberArgument = std::is_arithmetic_v<T> ||
+                         (std::is_class_v<T> && std::is_aggregate_v<T> && !std::is_convertible_v<T&, at::TensorList> &&
+                          !std::is_same_v<std::remove_const_t<T>, CallOptions>);
 
 template <Number T>  // Adds a number to a list.
 void append_numbers(std::vector<NumberRef>& refs, T& number) {
@@ -81,7 +50,7 @@ template <class T>  // Adds the members of a struct to a list.
   requires(!Number<T>)
 void append_numbers(std::vector<NumberRef>& refs, T& of) {
   const auto append = [&refs](auto&... members) { (refs.push_back(NumberRef::to(members)), ...); };
-  constexpr std::size_t count = numbers_detail::members<T, numbers_detail::AnyNumber>();
+  constexpr std::size_t count = members<T, AnyNumber>();
   if constexpr (count == 1) {
     auto& [a] = of;
     append(a);
@@ -109,12 +78,20 @@ void append_numbers(std::vector<NumberRef>& refs, T& of) {
   }
 }
 
-template <Numbers... T>  // All numbers of the arguments.
+template <class... T>  // All numbers of the arguments.
 std::vector<NumberRef> number_refs(T&... numbers) {
+  constexpr bool kAreNumbers = (Numbers<T> && ...);
+  static_assert(
+      kAreNumbers,
+      "all_reduce of numbers takes variables of arithmetic types of up to 8 bytes, and plain structs of 1 to 8 "
+      "of them without arrays (std::array is fine), base classes, nested structs and constants; put anything "
+      "else in a tensor");
   std::vector<NumberRef> refs;
-  refs.reserve(8 * sizeof...(T));  // a struct has no more
-  (append_numbers(refs, numbers), ...);
+  if constexpr (kAreNumbers) {
+    refs.reserve(kMostMembers * sizeof...(T));
+    (append_numbers(refs, numbers), ...);
+  }
   return refs;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

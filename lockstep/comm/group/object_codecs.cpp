@@ -37,7 +37,7 @@ enum class Kind : char {
 };
 
 [[noreturn]] void refuse(const std::string& why) {
-  throw Error(ErrorKind::corrupt_data, "an IValue as an object: " + why);
+  throw Error(ErrorKind::corrupt_data, "a received IValue is invalid: " + why);
 }
 
 // The kind of a type that stands for itself: others have types within, or can be anything.
@@ -58,7 +58,8 @@ bool can_be_key(const c10::Type& type) { return plain_kind(type).value_or(Kind::
 // What the elements of a container are, its type within behind it: 'l' 'i' is a list of integers.
 void put_type(std::string& bytes, const c10::Type& type, int depth = 0) {
   if (depth > kMostNested) {
-    throw Error(ErrorKind::invalid_argument, "an IValue as an object: its types are nested more than 100 deep");
+    throw Error(ErrorKind::invalid_argument,
+                "an IValue cannot be sent as an object: its types are nested more than 100 deep");
   }
   const auto put = [&](Kind kind) { bytes += static_cast<char>(kind); };
   if (const auto kind = plain_kind(type)) return put(*kind);
@@ -117,7 +118,7 @@ c10::TypePtr take_type(std::string_view& bytes, int depth = 0) {
 
 c10::TypePtr take_key_type(std::string_view& bytes, int depth) {
   c10::TypePtr type = take_type(bytes, depth);
-  if (!can_be_key(*type)) refuse("keys must be numbers, strings or tensors");
+  if (!can_be_key(*type)) refuse("dictionary keys must be numbers, strings or tensors");
   return type;
 }
 
@@ -143,7 +144,8 @@ std::string encoded_container(const c10::IValue& value, int depth) {
   } else {
     const auto map = value.toGenericDict();
     if (!can_be_key(*map.keyType())) {
-      throw Error(ErrorKind::invalid_argument, "an IValue as an object: keys must be numbers, strings or tensors");
+      throw Error(ErrorKind::invalid_argument,
+                  "cannot send an IValue: dictionary keys must be numbers, strings or tensors");
     }
     bytes += static_cast<char>(Kind::dictionary);
     put_type(bytes, *map.keyType());
@@ -158,7 +160,7 @@ std::string encoded_container(const c10::IValue& value, int depth) {
 
 std::string encoded(const c10::IValue& value, int depth) {
   if (depth > kMostNested) {
-    throw Error(ErrorKind::invalid_argument, "an IValue as an object: it is nested more than 100 deep");
+    throw Error(ErrorKind::invalid_argument, "cannot send an IValue: it is nested more than 100 deep");
   }
   if (value.isNone()) return {static_cast<char>(Kind::none)};
   if (value.isBool()) return scalar(Kind::boolean, value.toBool());
@@ -167,7 +169,7 @@ std::string encoded(const c10::IValue& value, int depth) {
   if (value.isString()) return scalar(Kind::string, value.toStringRef());
   if (value.isTensor()) return scalar(Kind::tensor, value.toTensor());
   if (value.isTuple() || value.isList() || value.isGenericDict()) return encoded_container(value, depth + 1);
-  throw Error(ErrorKind::invalid_argument, "an IValue as an object: a " + value.tagKind() + " cannot be sent");
+  throw Error(ErrorKind::invalid_argument, "cannot send an IValue of the kind " + value.tagKind());
 }
 
 c10::IValue decoded(std::string_view bytes, int depth);
@@ -220,12 +222,12 @@ c10::IValue decoded(std::string_view bytes, int depth) {
 
 }  // namespace
 
-void put_block(std::string& out, std::string_view block) {
+void internal::put_block(std::string& out, std::string_view block) {
   const auto length = static_cast<std::uint64_t>(block.size());
   out.append(reinterpret_cast<const char*>(&length), sizeof length).append(block);
 }
 
-std::string_view take_block(std::string_view& bytes) {
+std::string_view internal::take_block(std::string_view& bytes) {
   std::uint64_t length = 0;
   if (bytes.size() < sizeof length) refuse_object(bytes.size(), sizeof length);
   std::memcpy(&length, bytes.data(), sizeof length);
@@ -236,13 +238,13 @@ std::string_view take_block(std::string_view& bytes) {
   return block;
 }
 
-void refuse_json(const std::exception& why) {
-  throw Error(ErrorKind::corrupt_data, std::string("a JSON value as an object: ") + why.what());
+void internal::refuse_json(const std::exception& why) {
+  throw Error(ErrorKind::corrupt_data, std::string("a received JSON value is invalid: ") + why.what());
 }
 
 std::string ObjectCodec<c10::IValue>::encode(const c10::IValue& value) { return encoded(value, 0); }
 c10::IValue ObjectCodec<c10::IValue>::decode(std::string_view bytes) {
-  return as_errors("an IValue as an object", ErrorKind::corrupt_data, [&] { return decoded(bytes, 0); });
+  return as_errors("receiving an IValue", ErrorKind::corrupt_data, [&] { return decoded(bytes, 0); });
 }
 
 }  // namespace lockstep

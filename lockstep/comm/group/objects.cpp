@@ -11,6 +11,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/machine.h"
 #include "lockstep/comm/group/believed.h"
+#include "lockstep/comm/group/process_group.h"
 #include "lockstep/comm/group/tensor_segments.h"
 #include "lockstep/comm/group/torch_errors.h"
 
@@ -42,7 +43,7 @@ void check_root(const ProcessGroup& group, int root, const std::string& operatio
   if (root >= 0 && root < group.size()) return;
   throw Error(ErrorKind::invalid_argument,
               operation + ": root " + std::to_string(root) + " is not a rank of this group of " +
-                  std::to_string(group.size()) + " (this is rank " + std::to_string(group.rank()) + ")",
+                  std::to_string(group.size()) + " ranks (this is rank " + std::to_string(group.rank()) + ")",
               {.rank = group.rank(), .operation = operation});
 }
 
@@ -116,24 +117,26 @@ std::size_t element_of(std::int64_t told) {
 
 }  // namespace
 
-void refuse_object(std::size_t bytes, std::size_t expected_bytes) {
-  throw Error(ErrorKind::corrupt_data, "received an object of " + std::to_string(bytes) + " bytes, expected " +
-                                           std::to_string(expected_bytes) + "; do all ranks use the same type?");
+void internal::refuse_object(std::size_t bytes, std::size_t expected_bytes) {
+  throw Error(ErrorKind::corrupt_data, "an object from another rank has " + std::to_string(bytes) +
+                                           " bytes, expected " + std::to_string(expected_bytes) +
+                                           "; do all ranks send the same type?");
 }
 
-void refuse_bool(int byte) {
-  throw Error(ErrorKind::corrupt_data, "received a bool object with the byte " + std::to_string(byte));
+void internal::refuse_bool(int byte) {
+  throw Error(ErrorKind::corrupt_data, "a bool object from another rank has the value " + std::to_string(byte) +
+                                           ", expected 0 or 1; do all ranks send the same type?");
 }
 
-std::vector<std::string> all_gather_bytes(const ProcessGroup& group, const std::string& mine,
-                                          const CallOptions& options) {
+std::vector<std::string> internal::all_gather_bytes(const ProcessGroup& group, const std::string& mine,
+                                                    const CallOptions& options) {
   const CallOptions together = group.with_deadline(options);
   const Lengths lengths = all_lengths(group, mine, kMostObjectBytes, together);
   return exchange(group, std::vector<at::Tensor>(lengths.size(), tensor_of(mine)), lengths, together);
 }
 
-std::vector<std::string> gather_bytes_to(const ProcessGroup& group, const std::string& mine, int root, std::size_t most,
-                                         const CallOptions& options) {
+std::vector<std::string> internal::gather_bytes_to(const ProcessGroup& group, const std::string& mine, int root,
+                                                   std::size_t most, const CallOptions& options) {
   check_root(group, root, "gather_object");
   const CallOptions together = group.with_deadline(options);
   Lengths lengths = all_lengths(group, mine, most, together);
@@ -145,7 +148,8 @@ std::vector<std::string> gather_bytes_to(const ProcessGroup& group, const std::s
   return received;
 }
 
-std::string broadcast_bytes(const ProcessGroup& group, const std::string& mine, int root, const CallOptions& options) {
+std::string internal::broadcast_bytes(const ProcessGroup& group, const std::string& mine, int root,
+                                      const CallOptions& options) {
   check_root(group, root, "broadcast_object");
   const CallOptions together = group.with_deadline(options);
   Lengths length{told_length(mine, kMostObjectBytes)};
@@ -156,8 +160,8 @@ std::string broadcast_bytes(const ProcessGroup& group, const std::string& mine, 
   return bytes;
 }
 
-std::string scatter_bytes_from(const ProcessGroup& group, const std::vector<std::string>& all, int root,
-                               const CallOptions& options) {
+std::string internal::scatter_bytes_from(const ProcessGroup& group, const std::vector<std::string>& all, int root,
+                                         const CallOptions& options) {
   check_root(group, root, "scatter_object");
   const auto n = static_cast<std::size_t>(group.size());
   const bool is_root = group.rank() == root;
@@ -183,7 +187,7 @@ std::string scatter_bytes_from(const ProcessGroup& group, const std::vector<std:
 
 // types of elements and device, number of dimensions, dimensions, elements
 std::string ObjectCodec<at::Tensor>::encode(const at::Tensor& tensor) {
-  constexpr std::string_view kOperation = "a tensor as an object";
+  constexpr std::string_view kOperation = "sending a tensor as an object";
   require_dense(tensor, kOperation, "the tensor");
   if (tensor.is_meta()) {
     throw Error(ErrorKind::invalid_argument,
@@ -203,7 +207,7 @@ std::string ObjectCodec<at::Tensor>::encode(const at::Tensor& tensor) {
 
 at::Tensor ObjectCodec<at::Tensor>::decode(std::string_view bytes) {
   const TensorHead head = take_tensor_head(bytes, element_of);
-  at::Tensor tensor = as_errors("a tensor as an object", ErrorKind::corrupt_data, [&] {
+  at::Tensor tensor = as_errors("receiving a tensor as an object", ErrorKind::corrupt_data, [&] {
     return at::empty(head.sizes, at::TensorOptions().dtype(static_cast<at::ScalarType>(head.type & kTypeMask)));
   });
   if (!bytes.empty()) std::memcpy(tensor.mutable_data_ptr(), bytes.data(), bytes.size());
@@ -211,9 +215,9 @@ at::Tensor ObjectCodec<at::Tensor>::decode(std::string_view bytes) {
   const bool is_here = device != at::kCPU && device != at::kMeta && c10::impl::hasDeviceGuardImpl(device) &&
                        c10::impl::getDeviceGuardImpl(device)->deviceCount() > 0;
   // Without a number: the one that is current in this thread.
-  return is_here
-             ? as_errors("a tensor as an object", ErrorKind::internal, [&] { return tensor.to(c10::Device(device)); })
-             : tensor;
+  return is_here ? as_errors("receiving a tensor as an object", ErrorKind::internal,
+                             [&] { return tensor.to(c10::Device(device)); })
+                 : tensor;
 }
 
 }  // namespace lockstep

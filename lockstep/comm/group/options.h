@@ -10,18 +10,12 @@
 #include <string_view>
 
 #include "lockstep/base/deadline.h"
-#include "lockstep/comm/collective/collective.h"
-#include "lockstep/comm/collective/engine.h"
+#include "lockstep/comm/collective/call_sites.h"
+#include "lockstep/comm/collective/reduce_op.h"
 #include "lockstep/comm/health/wait_reports.h"
-#include "lockstep/comm/transport/tcp_mesh.h"
+#include "lockstep/comm/transport/checksums.h"
 
 namespace lockstep {
-
-using internal::AfterMismatch;
-using internal::CallSites;
-using internal::Checksums;
-
-enum class Transport { automatic, shared_memory, tcp };
 
 struct GroupOptions {
   // The backend of collectives: "native", or another of backends() in adapters/backends.h, which then chooses the
@@ -31,17 +25,15 @@ struct GroupOptions {
   Duration timeout = std::chrono::minutes(30);
   // After this long a waiting collective or message logs the missing ranks and their state; later again, less often.
   Duration first_report = internal::kFirstReport;
-  // automatic: shared memory between ranks of one node, TCP between nodes. The same on all ranks.
-  Transport transport = Transport::automatic;
+  // How data of the native backend travels: "tcp", "shared_memory", or "automatic": shared memory between ranks of one
+  // node, TCP between nodes. Empty: LOCKSTEP_TRANSPORT, else "automatic". The same on all ranks.
+  std::string transport = {};
   // TCP connections for the data of every two ranks on different nodes. The same on all ranks.
   int connections = 1;
   // Of TCP: whether data between ranks on different nodes carries checksums, so that damaged data is
   // Error{corrupt_data} on all ranks instead of a wrong result. LOCKSTEP_CHECKSUMS=off turns them off. The same on all
   // ranks.
   Checksums checksums = Checksums::on;
-  // Whether the group remains usable if ranks make different calls. It does if all ranks are known to have the error:
-  // not if they differ in buckets of DistributedDataParallel, nor if a rank is missing for 5 s. The same on all ranks.
-  AfterMismatch after_mismatch = AfterMismatch::go_on;
   // What to do if ranks make equal calls without a name in different lines of their program.
   CallSites call_sites = CallSites::warn;
   // The device on which tensors in objects arrive, if they were on one of its type. Nullopt: the current device of the

@@ -12,6 +12,7 @@
 #include "lockstep/comm/group/connect.h"
 #include "lockstep/comm/group/group_state.h"
 #include "lockstep/comm/group/process_group.h"
+#include "lockstep/comm/group/transports.h"
 #include "lockstep/comm/group/turns.h"
 #include "lockstep/comm/health/join_watch.h"
 #include "lockstep/comm/store/prefix_store.h"
@@ -31,11 +32,15 @@ constexpr Duration kFarewell = std::chrono::seconds(1);
 std::shared_ptr<JoinWatch> watch_parts(const GroupOrigin& origin, const ProcessGroup& group,
                                        const GroupOptions& options, int number, Deadline deadline) {
   const bool is_native = choose_backend(options.backend) == kNativeBackend;
-  const bool by_memory = is_native && options.transport != Transport::tcp;
+  const std::vector<TransportEntry> possible = candidates(options.transport);
+  const bool by_memory = is_native && possible.front().name == kSharedMemoryTransport;
   if (origin.membership.size == 1 || (by_memory && on_one_node(origin.membership))) return nullptr;
+  const bool by_links = is_native && std::ranges::all_of(possible, [](const TransportEntry& each) {
+                          return each.name == kSharedMemoryTransport || each.name == kTcpTransport;
+                        });
   const GroupConnections& known = origin.connections;
-  const bool can_share_all = can_share(known.collectives.get(), known.transport, origin.membership, options);
-  if (is_native && can_share_all && (!by_memory || are_apart(origin.membership))) return nullptr;
+  const bool is_connected = known.collectives.serve(options) && known.messages.serve(options);
+  if (by_links && is_connected && (!by_memory || are_apart(origin.membership))) return nullptr;
   const std::string prefix = fmt::format("parts/{:016x}/{}", hash_of(origin.name), number);
   const Member& me = origin.membership.members[static_cast<std::size_t>(group.rank())];
   auto watch = std::make_shared<JoinWatch>(std::make_shared<PrefixStore>(origin.membership.store, prefix),
@@ -56,7 +61,7 @@ std::string name_of_part(const std::vector<int>& ranks, int size) {
   for (const int each : ranks) {
     if (each < 0 || each >= size) {
       throw Error(ErrorKind::invalid_argument,
-                  fmt::format("new_group: {} is not a rank of this group of {}", each, size));
+                  fmt::format("new_group: {} is not a rank of this group of {} ranks", each, size));
     }
     if (seen[static_cast<std::size_t>(each)]) {
       throw Error(ErrorKind::invalid_argument, fmt::format("new_group: rank {} is listed twice", each));
@@ -83,7 +88,7 @@ std::vector<int> ranks_of_part(std::span<const std::int64_t> colors_and_keys, st
 // it.
 Error abandon_parts(const GroupOrigin& origin, JoinWatch* watch, const Error& error) {
   if (watch == nullptr) return error;
-  // All ranks of the group hear of a desync, and may go on.
+  // All ranks of the group learn of a desync.
   Error cause = error.kind() == ErrorKind::desync ? error : watch->cause_of(error);
   watch->end(Deadline::after(kFarewell));
   // The others still have to read it, in a store that may end with this rank.
@@ -100,14 +105,13 @@ ProcessGroup connect_part(const GroupOrigin& origin, int rank, const std::vector
   part.size = static_cast<int>(ranks.size());
   part.members.clear();
   GroupConnections known = origin.connections;
-  known.ranks.clear();
+  known.collectives = known.collectives.of(ranks);
+  known.messages = known.messages.of(ranks);
+  if (known.heaps != nullptr) known.heaps = std::make_shared<const ArenaHeaps>(known.heaps->of(ranks));
   if (watch != nullptr) watch->set_ranks(ranks);
   for (const int each : ranks) {
     const Member& member = origin.membership.members[static_cast<std::size_t>(each)];
     if (watch != nullptr) watch->add(process_of(member));
-    if (!origin.connections.ranks.empty()) {
-      known.ranks.push_back(origin.connections.ranks[static_cast<std::size_t>(each)]);
-    }
     if (each == rank) part.rank = static_cast<int>(part.members.size());
     part.members.push_back(member);
     Member& added = part.members.back();
@@ -142,9 +146,8 @@ GroupOptions chosen_for_part(const GroupOptions& options, const GroupOptions& of
 }
 
 std::string name_of_split(const GroupOptions& options) {
-  return fmt::format("split with {}, connections {}, checksums {}, after a mismatch {}", describe_choices(options),
-                     options.connections, options.checksums == Checksums::on ? "on" : "off",
-                     options.after_mismatch == AfterMismatch::go_on ? "go on" : "stay failed");
+  return fmt::format("split with {}, connections {}, checksums {}", describe_choices(options), options.connections,
+                     options.checksums == Checksums::on ? "on" : "off");
 }
 
 }  // namespace

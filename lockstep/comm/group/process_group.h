@@ -1,103 +1,114 @@
 // A ProcessGroup is a set of ranks that make the same collective calls in the same order. bucket -> process group ->
 // collective. A copyable handle; the group ends when the last handle is destroyed, without communicating (unfinished
-// calls are aborted). Thread-safe; calls from several threads of one rank run one after the other, so the caller must
-// make all ranks agree on the order.
+// calls are aborted). Its base Collectives has the collectives of tensors, and GroupHandle, the base of that, the rest:
+// messages, memory, abort(), and post(), poll() and wait() for gradients. Thread-safe; calls from several threads of
+// one rank run one after the other, so the caller must make all ranks agree on the order.
 //
 // Every call blocks until this rank's result is complete, except the *_async forms, which return at once and run in
 // issue order on the group's own thread; their tensors must not be touched until the Work is done. Each fails within
 // its timeout, which runs from the call on, including the wait for its turn: Error{invalid_argument} before anything is
 // sent, {desync} on every rank if ranks make different calls, {peer_lost} naming a rank that died or left, {timeout}
 // naming the missing ranks, {aborted}, {corrupt_data} naming the ranks between which data was corrupted. After any but
-// the first two the group remains failed; after a desync, which is found before data moved, see GroupOptions. Results
-// are bitwise equal on all ranks; reductions add in rank order (see Engine); backends other than the native one have
-// their own order.
+// the first the group remains failed, and its later calls throw the same error. Results are bitwise equal on all ranks;
+// reductions add in rank order (see Engine); backends other than the native one have their own order.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
-#include <memory>
+#include <cstddef>
+#include <cstdint>
 #include <optional>
-#include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
-#include "lockstep/comm/group/group_handle.h"
-#include "lockstep/comm/group/numbers.h"
+#include "lockstep/comm/group/collectives.h"
+#include "lockstep/comm/group/object_bytes.h"
 
 namespace lockstep {
 
-class ProcessGroup : public GroupHandle {
+class ProcessGroup : public Collectives {
  public:
-  using GroupHandle::GroupHandle;
+  using Collectives::Collectives;
 
-  // Dense tensors of any shape and strides. Lists work as one collective on tensors of one dtype. Every dtype can be
-  // moved; supports() in collective.h says which can be reduced how. A tensor that is not plain memory (not contiguous,
-  // lazily conjugated or negated, on another device) is copied, and the result copied back; a copy-on-write twin keeps
-  // its values; autograd sees nothing. Inputs may overlap anything. Tensors that are worked on in place may overlap
-  // each other: each gets its result, if all ranks list them in the same way. Outputs that overlap each other, and
-  // written tensors whose elements share memory (expanded ones), are refused by name before anything is sent, as are
-  // undefined, sparse, quantized, nested and meta tensors.
-
-  // In place.
-  void all_reduce(const at::Tensor& tensor, ReduceOp op = ReduceOp::sum, const CallOptions& options = {}) const;
-  void all_reduce(at::TensorList tensors, ReduceOp op = ReduceOp::sum, const CallOptions& options = {}) const;
-  // The same for numbers and plain structs of them, each of which becomes its sum over all ranks; see numbers.h.
-  template <Numbers... T>
-    requires(sizeof...(T) > 0)
-  void all_reduce(T&... numbers) const {
-    all_reduce_numbers(number_refs(numbers...), ReduceOp::sum, {});
-  }
-  template <Numbers T>
-  void all_reduce(T& numbers, ReduceOp op, const CallOptions& options = {}) const {
-    all_reduce_numbers(number_refs(numbers), op, options);
-  }
   // sum(value * weight) / sum(weight) over all ranks, the same on all of them; NaN if no rank has weight. A value of
   // weight 0 does not count, even if it is NaN.
   double weighted_mean(double value, double weight, const CallOptions& options = {}) const;
-  // In place. Rank r gets ((x0 op x1) op x2) ... op xr, and from exclusive_scan the same without xr: on rank 0 that is
-  // the operation's identity, which is 0 for sum, avg, bor and bxor, 1 for product, all bits for band, the largest
-  // value of the type for min and the least one for max. avg divides by the number of ranks that it adds up. The bits
-  // are the same over all backends. Tensors of a list may not overlap. Moves as many bytes as an all-gather.
-  void scan(at::TensorList tensors, ReduceOp op = ReduceOp::sum, const CallOptions& options = {}) const;
-  void exclusive_scan(at::TensorList tensors, ReduceOp op = ReduceOp::sum, const CallOptions& options = {}) const;
-  // In place on root; elsewhere the contents are lost.
-  void reduce(at::TensorList tensors, int root = 0, ReduceOp op = ReduceOp::sum, const CallOptions& options = {}) const;
-  void broadcast(at::TensorList tensors, int root = 0, const CallOptions& options = {}) const;
+  // One tensor of every rank, in rank order. First dimensions may differ between ranks, which exchange them first; if
+  // dtypes or other dimensions differ, all ranks get Error{invalid_argument} that lists dtype and shape of each, and
+  // the group remains usable. A tensor without dimensions counts as one row.
+  std::vector<at::Tensor> all_gather_v(const at::Tensor& input, const CallOptions& options = {}) const;
+  // Several tensors of one dtype in one collective. Returns, in rank order, the tensors of each rank.
+  std::vector<std::vector<at::Tensor>> all_gather_coalesced(at::TensorList inputs,
+                                                            const CallOptions& options = {}) const;
+  // inputs[i] has, along its first dimension, a part of outputs[i]'s shape for each rank, which gets its reduction.
+  void reduce_scatter_coalesced(at::TensorList outputs, at::TensorList inputs, ReduceOp op = ReduceOp::sum,
+                                const CallOptions& options = {}) const;
+  void reduce_scatter_coalesced(at::TensorList outputs, at::TensorList inputs, const CallOptions& options) const {
+    reduce_scatter_coalesced(outputs, inputs, ReduceOp::sum, options);
+  }
+  // input_splits[i] rows of the input go to rank i, output_splits[i] rows of the output come from rank i. Without
+  // splits all parts are equal.
+  void all_to_all_single(const at::Tensor& output, const at::Tensor& input,
+                         const std::vector<std::int64_t>& output_splits = {},
+                         const std::vector<std::int64_t>& input_splits = {}, const CallOptions& options = {}) const;
+  void all_to_all_single(const at::Tensor& output, const at::Tensor& input, const CallOptions& options) const {
+    all_to_all_single(output, input, {}, {}, options);
+  }
+  // Multiplies by this rank's factor before the sum: a number, or a tensor of one element. Error{invalid_argument} if
+  // memory would be multiplied twice.
+  void all_reduce_premul_sum(at::TensorList tensors, const at::Tensor& factor, const CallOptions& options = {}) const;
+  void all_reduce_premul_sum(at::TensorList tensors, double factor, const CallOptions& options = {}) const;
+  // The sum of all ranks' sparse (COO) tensors of one shape and dtype, coalesced; an element that several ranks have is
+  // added in rank order. If an index of a rank is out of range, all ranks get Error{invalid_argument} that names it,
+  // and the group remains usable.
+  at::Tensor all_reduce_sparse(const at::Tensor& sparse, const CallOptions& options = {}) const;
 
-  // The tensors of all ranks, in rank order; all have this rank's shape.
-  std::vector<at::Tensor> all_gather(const at::Tensor& input, const CallOptions& options = {}) const;
-  // outputs: together size() times the elements of the inputs: the data of all ranks, in rank order, in any number of
-  // tensors.
-  void all_gather_into(at::TensorList outputs, at::TensorList inputs, const CallOptions& options = {}) const;
+  // Objects: what an ObjectCodec turns into bytes; see objects.h, also for their errors. In rank order.
+  template <class T>
+  std::vector<T> all_gather_object(const T& mine, const CallOptions& options = {}) const {
+    return internal::all_decoded<T>(*this, internal::all_gather_bytes(*this, internal::encoded(*this, mine), options));
+  }
   // The same on root; empty elsewhere.
-  std::vector<at::Tensor> gather(const at::Tensor& input, int root = 0, const CallOptions& options = {}) const;
-  void gather_into(at::TensorList outputs, const at::Tensor& input, int root = 0,
-                   const CallOptions& options = {}) const;
-  // inputs: on root, together size() times the elements of output; empty elsewhere.
-  void scatter(const at::Tensor& output, at::TensorList inputs, int root = 0, const CallOptions& options = {}) const;
-  // inputs: together size() times the elements of the outputs; this rank gets part rank() of the reduction.
-  void reduce_scatter(at::TensorList outputs, at::TensorList inputs, ReduceOp op = ReduceOp::sum,
-                      const CallOptions& options = {}) const;
-  // inputs[i] goes to rank i, outputs[i] comes from rank i; sizes may differ between pairs. If two ranks expect
-  // different sizes, all ranks get Error{invalid_argument} that names them, and the group remains usable.
-  void all_to_all(at::TensorList outputs, at::TensorList inputs, const CallOptions& options = {}) const;
-  // Returns once all ranks have called it.
-  void barrier(const CallOptions& options = {}) const;
-
-  Work all_reduce_async(at::TensorList tensors, ReduceOp op = ReduceOp::sum, const CallOptions& options = {}) const;
-  Work scan_async(at::TensorList tensors, ReduceOp op = ReduceOp::sum, const CallOptions& options = {}) const;
-  Work exclusive_scan_async(at::TensorList tensors, ReduceOp op = ReduceOp::sum, const CallOptions& options = {}) const;
-  Work reduce_async(at::TensorList tensors, int root = 0, ReduceOp op = ReduceOp::sum,
-                    const CallOptions& options = {}) const;
-  Work broadcast_async(at::TensorList tensors, int root = 0, const CallOptions& options = {}) const;
-  Work all_gather_into_async(at::TensorList outputs, at::TensorList inputs, const CallOptions& options = {}) const;
-  Work gather_into_async(at::TensorList outputs, const at::Tensor& input, int root = 0,
-                         const CallOptions& options = {}) const;
-  Work scatter_async(const at::Tensor& output, at::TensorList inputs, int root = 0,
-                     const CallOptions& options = {}) const;
-  Work reduce_scatter_async(at::TensorList outputs, at::TensorList inputs, ReduceOp op = ReduceOp::sum,
-                            const CallOptions& options = {}) const;
-  Work all_to_all_async(at::TensorList outputs, at::TensorList inputs, const CallOptions& options = {}) const;
-  Work barrier_async(const CallOptions& options = {}) const;
+  template <class T>
+  std::vector<T> gather_object(const T& mine, int root = 0, const CallOptions& options = {}) const {
+    return internal::all_decoded<T>(*this, internal::gather_bytes_to(*this, internal::encoded(*this, mine), root,
+                                                                     internal::kMostObjectBytes, options));
+  }
+  template <class T>
+  std::vector<T> gather_object(const T& mine, const CallOptions& options) const {
+    return gather_object(mine, 0, options);
+  }
+  // The object of root; `mine` is used there only.
+  template <class T>
+  T broadcast_object(const T& mine, int root = 0, const CallOptions& options = {}) const {
+    const std::string bytes = rank() == root ? internal::encoded(*this, mine) : std::string();
+    return internal::decoded<T>(*this, internal::broadcast_bytes(*this, bytes, root, options));
+  }
+  template <class T>
+  T broadcast_object(const T& mine, const CallOptions& options) const {
+    return broadcast_object(mine, 0, options);
+  }
+  // Object rank() of the list on root, which has one for each rank.
+  template <class T>
+  T scatter_object(const std::vector<T>& objects, int root = 0, const CallOptions& options = {}) const {
+    std::vector<std::string> all;
+    for (const T& object : objects) all.push_back(internal::encoded(*this, object));
+    return internal::decoded<T>(*this, internal::scatter_bytes_from(*this, all, root, options));
+  }
+  template <class T>
+  T scatter_object(const std::vector<T>& objects, const CallOptions& options) const {
+    return scatter_object(objects, 0, options);
+  }
+  // Whether all ranks have the same text, one fact a line: the first difference between that of a rank and that of rank
+  // 0, the same on all ranks; nullopt if all are equal, which takes two exchanges of 8 bytes.
+  struct Difference {
+    int rank = 0;          // the lowest that differs
+    std::size_t line = 0;  // counted from 0
+    std::string on_rank_0;
+    std::string on_rank;  // "nothing" where a text has ended
+  };
+  std::optional<Difference> first_difference(const std::string& mine) const;
 
   // New groups of some of these ranks, with separate collectives; any number may be in use at once. All ranks of this
   // group call it, including non-members, which get nullopt. Errors as of a collective, and Error{invalid_argument} if
@@ -111,15 +122,9 @@ class ProcessGroup : public GroupHandle {
   std::optional<ProcessGroup> new_group(const std::vector<int>& ranks, const GroupOptions& options) const;
 
  private:
-  // One collective; see Call::set().
-  struct Plan;
-  void run(const Plan& plan, const CallOptions& options) const;
-  Work start(const Plan& plan, const CallOptions& options) const;
-  std::vector<at::Tensor> one_for_each_rank(const at::Tensor& like, std::string_view operation) const;
   std::optional<ProcessGroup> part(int color, int key, const GroupOptions& options, std::string_view call,
                                    Deadline deadline) const;
   int key_in(const std::vector<int>& ranks, Deadline deadline) const;
-  void all_reduce_numbers(std::span<const NumberRef> numbers, ReduceOp op, const CallOptions& options) const;
 };
 
 }  // namespace lockstep

@@ -5,7 +5,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/failure_note.h"
-#include "lockstep/comm/group/objects.h"
+#include "lockstep/comm/group/process_group.h"
 
 namespace lockstep {
 
@@ -21,14 +21,15 @@ void log_rank0(const ProcessGroup& group, const char* format, ...) {
   std::fflush(stdout);
 }
 
-void share_outcome(const ProcessGroup& group, const std::optional<std::string>& failure, const CallOptions& options) {
+void internal::share_outcome(const ProcessGroup& group, const std::optional<std::string>& failure,
+                             const CallOptions& options) {
   const std::string told = broadcast_bytes(group, failure ? "!" + *failure : std::string(), 0, options);
   if (told.empty() || group.rank() == 0) return;
   throw Error(ErrorKind::invalid_argument, "main_rank_first: rank 0 failed: " + told.substr(1),
               {.rank = group.rank(), .peer = 0, .operation = "main_rank_first"});
 }
 
-void share_failure(const ProcessGroup& group, const CallOptions& options) noexcept {
+void internal::share_failure(const ProcessGroup& group, const CallOptions& options) noexcept {
   const std::string text = text_of_exception();
   try {
     share_outcome(group, text, options);

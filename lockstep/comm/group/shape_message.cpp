@@ -14,7 +14,7 @@ constexpr std::size_t kLargestElement = 16;
 
 std::int64_t take(std::string_view& bytes, const Origin& origin) {
   std::int64_t number = 0;
-  if (bytes.size() < sizeof number) throw_corrupt(origin, "it is cut short; do all ranks use the same type?");
+  if (bytes.size() < sizeof number) throw_corrupt(origin, "it is truncated; do all ranks use the same type?");
   std::memcpy(&number, bytes.data(), sizeof number);
   bytes.remove_prefix(sizeof number);
   return number;
@@ -35,7 +35,7 @@ void encode(const ShapeMessage& shape, std::span<std::int64_t> numbers) {
 ShapeMessage decode_shape(std::span<const std::int64_t> numbers, int rank, std::int64_t types, std::string_view what,
                           std::size_t dense) {
   const Origin origin(what, rank);
-  checked_between(numbers.size(), kShapeNumbers, kShapeNumbers, "number of numbers", origin);
+  checked_between(numbers.size(), kShapeNumbers, kShapeNumbers, "length of a shape message", origin);
   ShapeMessage shape;
   shape.type = checked_between<std::int64_t>(numbers[0], 0, types - 1, "type", origin);
   const std::size_t dimensions = checked_size(numbers[1], kMostDimensions, "number of dimensions", origin);
@@ -44,7 +44,7 @@ ShapeMessage decode_shape(std::span<const std::int64_t> numbers, int rank, std::
   for (const std::int64_t size : sizes) checked_size(size, std::numeric_limits<std::int64_t>::max(), "shape", origin);
   checked_bytes(sizes.first(std::min(dense, dimensions)), kLargestElement, kMostShapeBytes, "shape", origin);
   const auto wrong = numbers.subspan(2 + kMostDimensions);
-  if (checked_between(wrong[0], 0, 1, "mark of a wrong index", origin) == 0) return shape;
+  if (checked_between(wrong[0], 0, 1, "flag of a wrong index", origin) == 0) return shape;
   shape.wrong = {static_cast<std::int64_t>(checked_index(wrong[1], dimensions, "dimension of a wrong index", origin)),
                  wrong[2]};
   return shape;

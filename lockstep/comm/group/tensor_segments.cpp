@@ -4,11 +4,11 @@
 #include <ATen/ops/_neg_view.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <sstream>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/group/device_streams.h"
 #include "lockstep/comm/group/torch_errors.h"
 
 namespace lockstep::internal {
@@ -72,6 +72,8 @@ at::Tensor without_bits(const at::Tensor& tensor) {
   return plain.is_conj() ? plain.conj() : plain;
 }
 
+bool has_bits(const at::Tensor& tensor) { return tensor.is_neg() || tensor.is_conj(); }
+
 // Does to a copy what the lazy bits of a tensor mean; twice, and it is undone.
 void apply_bits(const at::Tensor& copy, const at::Tensor& of) {
   if (of.is_neg()) copy.neg_();
@@ -81,17 +83,14 @@ void apply_bits(const at::Tensor& copy, const at::Tensor& of) {
 // A copy in order, where the engine reaches it; with its contents only if they matter.
 at::Tensor copy_of(const at::Tensor& tensor, at::Device device, Flow flow) {
   const at::AutoDispatchBelowADInplaceOrView below;  // any tensor may be read, whoever computes with it
-  const bool pinned = tensor.is_cuda() && device.is_cpu();
+  const bool pinned = device.is_cpu() && !tensor.is_cpu() && can_pin_for(tensor.device());
   const at::Tensor copy =
       at::empty(tensor.sizes(), at::TensorOptions().dtype(tensor.scalar_type()).device(device).pinned_memory(pinned));
   if (flow == Flow::write || flow == Flow::replace) return copy;
-  copy.copy_(tensor.is_cpu() ? tensor : without_bits(tensor));
-  if (!tensor.is_cpu()) apply_bits(copy, tensor);
+  if (tensor.is_cpu()) return copy.copy_(tensor);
+  copy.copy_(without_bits(tensor), /*non_blocking=*/pinned && !has_bits(tensor));
+  apply_bits(copy, tensor);
   return copy;
-}
-
-void wait_for_stream(at::Device device) {
-  if (!device.is_cpu()) c10::impl::VirtualGuardImpl(device.type()).getStream(device).synchronize();
 }
 
 void* memory_of(const at::Tensor& tensor, Flow flow) {
@@ -126,6 +125,7 @@ void TensorSegments::clear() {
   keep_.clear();
   copies_.clear();
   spans_.clear();
+  queued_.clear();
 }
 
 void TensorSegments::assign(std::span<const Segment> segments) {
@@ -162,8 +162,6 @@ void TensorSegments::add(const at::Tensor& tensor, std::size_t index, Use use, M
     if (writes(flow_)) copies_.emplace_back(tensor.detach(), copy);
     point_at(index, copy);
   }
-  // What the engine or copy_back() does happens on other streams. A copy to the host has waited by itself.
-  if (on_device && (in_reach || flow_ == Flow::write || flow_ == Flow::replace)) wait_for_stream(tensor.device());
   if (segments_[index].bytes != 0 && segments_[index].data == nullptr) {
     refuse(operation_, name_of(flow_, index) + " has no memory");
   }
@@ -189,11 +187,14 @@ void TensorSegments::assign(at::TensorList tensors, std::string_view operation, 
       add(tensor, i, use, memory);
       count_ += static_cast<std::uint64_t>(segments_[i].bytes) / element_size(dtype);
     }
-    if (tensors.size() < 2 || flow == Flow::read) return;
-    if (flow != Flow::write) return copy_what_overlaps(tensors);
-    if (const auto pair = find_overlap(tensors, spans_)) {
+    if (tensors.size() > 1 && flow != Flow::read && flow != Flow::write) copy_what_overlaps(tensors);
+    const auto pair = flow == Flow::write && tensors.size() > 1 ? find_overlap(tensors, spans_) : std::nullopt;
+    if (pair) {
       refuse(operation, "output tensors " + std::to_string(pair->first) + " and " + std::to_string(pair->second) +
                             " overlap in memory, so they cannot hold both results");
+    }
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      if (i == 0 || tensors[i].device() != tensors[i - 1].device()) queued_.add(tensors[i].device());
     }
   });
 }
@@ -209,7 +210,6 @@ void TensorSegments::copy_what_overlaps(at::TensorList tensors) {
     const at::Tensor copy = copy_of(tensor, tensor.device(), flow_);
     if (writes(flow_)) copies_.emplace_back(tensor.detach(), copy);
     point_at(index, copy);
-    wait_for_stream(tensor.device());
   };
   for (std::size_t i = 1; i < spans_.size(); ++i) {
     if (spans_[i].begin < spans_[farthest].end) {
@@ -238,22 +238,28 @@ void TensorSegments::keep_apart_from(const TensorSegments& outputs, Part part, s
       const at::Tensor copy = at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(keep_[i].device()));
       copy.copy_(at::from_blob(segments_[i].data, {bytes}, copy.options()));
       point_at(i, copy);
-      wait_for_stream(copy.device());
+      queued_.add(copy.device());
     }
   });
 }
 
-void TensorSegments::copy_back() const {
-  if (copies_.empty()) return;
+StreamMarks TensorSegments::copy_back() const {
+  StreamMarks done;
+  if (queued_.devices().empty() && copies_.empty()) return done;
   as_errors(operation_, ErrorKind::internal, [&] {
     // As where nothing was copied: memory is written, whoever computes with it.
     const at::AutoDispatchBelowADInplaceOrView below;
+    queued_.wait_on_streams();
     for (const auto& [theirs, copy] : copies_) {
       if (!theirs.is_cpu()) apply_bits(copy, theirs);
-      (theirs.is_cpu() ? theirs : without_bits(theirs)).copy_(copy);
+      (theirs.is_cpu() ? theirs : without_bits(theirs)).copy_(copy, !theirs.is_cpu() && copy.is_pinned());
+      note_use(theirs);
+      note_use(copy);
       if (!theirs.is_inference()) theirs.unsafeGetTensorImpl()->bump_version();
     }
+    for (const at::Device device : queued_.devices()) done.add(device);
   });
+  return done;
 }
 
 }  // namespace lockstep::internal

@@ -12,6 +12,7 @@
 
 #include "lockstep/base/dtype.h"
 #include "lockstep/comm/collective/collective.h"
+#include "lockstep/comm/group/device_streams.h"
 #include "lockstep/comm/group/overlap.h"
 
 namespace lockstep::internal {
@@ -40,8 +41,9 @@ enum class Memory { host, device };
 
 // The memory of some tensors of one dtype, joined. A tensor whose memory is not what it says, or lies where the engine
 // cannot reach it, is copied; `copy_back()` copies the results back. So is what lies in several tensors of a list that
-// is worked on in place, so that each gets its result. Copies of CUDA tensors lie in pinned memory. Holds the memory
-// until clear(). Blocks until what the caller's stream has queued for a device's tensors is done.
+// is worked on in place, so that each gets its result. Copies of a device's tensors lie in pinned memory, where the
+// device knows such. Holds the memory until clear(). Work of devices is queued on their current streams, and nothing
+// waits for it but await().
 class TensorSegments {
  public:
   // What is only moved may have any type; it counts in bytes if dtype_of() has none for it.
@@ -76,8 +78,14 @@ class TensorSegments {
   DType dtype() const { return dtype_; }
   std::uint64_t count() const { return count_; }
   std::span<const Segment> segments() const { return segments_; }
-  // Error{internal} if torch cannot. REQUIRES: the collective that wrote to segments() is finished.
-  void copy_back() const;
+  // Blocks until devices have copied what segments() are to hold, and have done what was queued before. To be called
+  // before anybody reads segments(), or writes to those that a device has.
+  void await() const { queued_.wait_on_host(); }
+  // Queues copies on the current streams of devices, after what was queued when the segments were assigned. Returns
+  // where the streams are then. Error{internal} if torch cannot. REQUIRES: the collective that wrote to segments() is
+  // finished.
+  StreamMarks copy_back() const;
+  const StreamMarks& queued() const { return queued_; }  // when they were assigned
 
  private:
   void add(const at::Tensor& tensor, std::size_t index, Use use, Memory memory);
@@ -92,6 +100,7 @@ class TensorSegments {
   std::vector<c10::Storage> keep_;  // alive while a collective runs, whatever becomes of the tensors
   std::vector<std::pair<at::Tensor, at::Tensor>> copies_;  // (caller's, copy)
   std::vector<MemorySpan> spans_;                          // of the segments, by address, for lists
+  StreamMarks queued_;
 };
 
 }  // namespace lockstep::internal

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/signal_block.h"
 #include "lockstep/base/wait_until.h"
 
 namespace lockstep::internal {
@@ -29,11 +30,14 @@ void Turns::line_up(Place& place, Deadline deadline) {
   // Behind calls that end in time, it will have its turn in time.
   if (place.has_turn_ || !(deadline < latest)) return;
   try {
-    if (!watcher_.joinable()) watcher_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
+    if (!watcher_.joinable()) {
+      const SignalBlock block = SignalBlock::of_new_thread();
+      watcher_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
+    }
   } catch (const std::system_error& error) {
     remove(place);
-    throw Error(ErrorKind::internal, std::string("cannot start a thread for the deadlines of calls: ") + error.what() +
-                                         " (is the limit on processes reached?)");
+    throw Error(ErrorKind::internal, std::string("cannot start the thread that watches the deadlines of calls: ") +
+                                         error.what() + "; raise the limit on processes (ulimit -u) if it is reached");
   } catch (...) {  // no memory for it
     remove(place);
     throw;

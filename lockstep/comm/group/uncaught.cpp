@@ -78,6 +78,15 @@ void install_handler() {
   std::set_terminate(on_terminate);
 }
 
+// Unless the program has put its own in its place. The oldest stays known: a handler that the program has kept may lead
+// here still.
+void remove_handler() {
+  if (std::get_terminate() != on_terminate) return;
+  const std::size_t count = watches().handler_count.load();
+  std::set_terminate(watches().handlers[count - 1].load());
+  if (count > 1) watches().handler_count = count - 1;
+}
+
 }  // namespace
 
 UncaughtWatch::UncaughtWatch(ProcessGroup group) : group_(std::move(group)) {
@@ -89,6 +98,7 @@ UncaughtWatch::UncaughtWatch(ProcessGroup group) : group_(std::move(group)) {
 UncaughtWatch::~UncaughtWatch() {
   const std::lock_guard lock(watches().mutex);
   std::erase(watches().all, this);
+  if (watches().all.empty()) remove_handler();
 }
 
 }  // namespace lockstep::internal

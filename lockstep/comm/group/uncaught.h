@@ -1,6 +1,6 @@
 // An UncaughtWatch tells a group's other ranks why this process ends, if an exception that nobody catches ends it:
 // then nothing unwinds, so no destructor could. It adds itself to the process's terminate handler, which goes on to the
-// one that was there before, also if that one calls it again. Thread-safe.
+// one that was there before, also if that one calls it again, and is given back when the last watch ends. Thread-safe.
 #pragma once
 
 #include <string>

@@ -23,6 +23,8 @@
 #include <mutex>
 #include <thread>
 
+#include "lockstep/base/signal_block.h"
+
 namespace lockstep::internal {
 
 namespace {
@@ -43,6 +45,7 @@ void call_each() {
 // On a thread of its own, which has none of the caller's modes: those would see the calls, or forestall them.
 void call_on_new_thread() {
   try {
+    const SignalBlock block = SignalBlock::of_new_thread();
     std::thread([] {
       try {
         call_each();

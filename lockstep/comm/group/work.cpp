@@ -1,17 +1,30 @@
 #include "lockstep/comm/group/work.h"
 
+#include <condition_variable>
+#include <mutex>
 #include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/wait_until.h"
+#include "lockstep/comm/group/work_control.h"
 
 namespace lockstep {
 
 using namespace internal;
 
-Work Work::start() {
+struct Work::State {
+  std::mutex mutex;
+  std::condition_variable changed;
+  // State below is protected by mutex.
+  bool done = false;
+  std::exception_ptr error;
+  int source = -1;
+  WorkControl::Join join;
+};
+
+Work WorkControl::start() {
   Work work;
-  work.state_ = std::make_shared<State>();
+  work.state_ = std::make_shared<Work::State>();
   return work;
 }
 
@@ -25,9 +38,15 @@ void Work::wait(Deadline deadline) const {
   State& state = this->state();
   std::unique_lock lock(state.mutex);
   if (!wait_until(state.changed, lock, deadline, [&] { return state.done; })) {
-    throw Error(ErrorKind::timeout, "Work::wait() timed out: the operation has not finished, and continues");
+    throw Error(ErrorKind::timeout,
+                "Work::wait() timed out: the operation has not finished and continues in the background; wait() may be "
+                "called again");
   }
   if (state.error) std::rethrow_exception(state.error);
+  if (!state.join) return;
+  const WorkControl::Join join = state.join;
+  lock.unlock();
+  join();
 }
 
 bool Work::is_completed() const {
@@ -48,23 +67,26 @@ int Work::source() const {
   return state.source;
 }
 
-void Work::complete(std::exception_ptr error, int source) const {
-  State& state = this->state();
+void WorkControl::complete(const Work& work, std::exception_ptr error, int source, Join join) {
+  Work::State& state = work.state();
   {
     const std::lock_guard lock(state.mutex);
     state.done = true;
     state.error = std::move(error);
     state.source = source;
+    state.join = std::move(join);
   }
   state.changed.notify_all();
 }
 
-bool Work::renew() const {
-  if (state_.use_count() != 1) return false;
-  const std::lock_guard lock(state_->mutex);  // behind whatever the last other handle did
-  state_->done = false;
-  state_->error = nullptr;
-  state_->source = -1;
+bool WorkControl::renew(const Work& work) {
+  if (work.state_.use_count() != 1) return false;
+  Work::State& state = *work.state_;
+  const std::lock_guard lock(state.mutex);  // after the last access of another handle
+  state.done = false;
+  state.error = nullptr;
+  state.source = -1;
+  state.join = nullptr;
   return true;
 }
 

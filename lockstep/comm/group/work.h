@@ -2,22 +2,26 @@
 // A default-constructed one refers to no operation: using it is Error{invalid_argument}.
 #pragma once
 
-#include <condition_variable>
 #include <exception>
 #include <memory>
-#include <mutex>
 
 #include "lockstep/base/deadline.h"
 
 namespace lockstep {
+
+namespace internal {
+struct WorkControl;
+}
 
 class Work {
  public:
   Work() = default;
 
   // Blocks until it has finished, and throws its error, on every call. Error{timeout} at the deadline; the operation
-  // continues.
+  // continues. Of tensors on a GPU the last copies may still run: the current stream then waits for them, as in
+  // PyTorch, and the host does not.
   void wait(Deadline deadline = Deadline::never()) const;
+  void wait(Duration timeout) const { wait(Deadline::after(timeout)); }
   // Without blocking: finished, successfully or not.
   bool is_completed() const;
   // Its error; null while it runs and if it succeeded.
@@ -25,21 +29,9 @@ class Work {
   // Of a received message: the rank that sent it. -1 for everything else, and before it is finished.
   int source() const;
 
-  // For code that runs operations: a new, unfinished one.
-  static Work start();
-  void complete(std::exception_ptr error, int source = -1) const;
-  // Makes it unfinished again, unless another handle to it exists; returns whether it did.
-  bool renew() const;
-
  private:
-  struct State {
-    std::mutex mutex;
-    std::condition_variable changed;
-    // State below is protected by mutex.
-    bool done = false;
-    std::exception_ptr error;
-    int source = -1;
-  };
+  friend internal::WorkControl;
+  struct State;
   State& state() const;
 
   std::shared_ptr<State> state_;

@@ -1,12 +1,13 @@
 #include "lockstep/comm/group/world.h"
 
 #include <chrono>
-#include <cstdio>
 #include <exception>
 #include <optional>
 #include <utility>
 
 #include "lockstep/base/environment.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/line_buffering.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/observe/process_recorder.h"
 #include "lockstep/comm/adapters/backends.h"
@@ -43,7 +44,7 @@ void check_gpus(const Membership& membership, SharedGpu shared, const std::strin
   if (shared == SharedGpu::allow) return;
   for (const auto& [lowest, text] : shared_gpus(membership.members)) {
     if (backend == "nccl") {
-      throw abandon_joining(membership, Error(ErrorKind::invalid_argument, text + "; or use the backend native"));
+      throw abandon_joining(membership, Error(ErrorKind::invalid_argument, text + "; or use the native backend"));
     }
     if (shared == SharedGpu::refuse) throw abandon_joining(membership, Error(ErrorKind::invalid_argument, text));
     if (lowest == membership.rank) log_warning(text);
@@ -103,7 +104,6 @@ GroupOptions InitOptions::group_options() const {
           .transport = transport,
           .connections = connections,
           .checksums = checksums,
-          .after_mismatch = after_mismatch,
           .call_sites = call_sites,
           .device = device};
 }
@@ -119,8 +119,7 @@ World init_process_group(const InitOptions& options) {
   Membership membership = join(join_options, process_environment);
   if (membership.size > 1) set_log_rank(membership.rank);
   check_gpus(membership, options.shared_gpu, group_options.backend);
-  // Behind a launcher's pipe, standard output would reach the user in blocks of 4 KiB.
-  if (behind_a_launcher()) std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  if (behind_a_launcher()) buffer_output_by_line();
   std::optional<ProcessGroup> group;
   try {
     group = connect_group(membership, "world", group_options, deadline);

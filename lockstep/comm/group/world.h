@@ -95,10 +95,9 @@ struct InitOptions {
 
   // As in GroupOptions.
   Duration first_report = GroupOptions().first_report;
-  Transport transport = GroupOptions().transport;
+  std::string transport = {};
   int connections = GroupOptions().connections;
   Checksums checksums = GroupOptions().checksums;
-  AfterMismatch after_mismatch = GroupOptions().after_mismatch;
   CallSites call_sites = GroupOptions().call_sites;
 
   JoinOptions join_options() const;

@@ -76,7 +76,8 @@ PeerHealth Heartbeat::health(int rank, TimePoint now) const {
   if (silent >= kPatience) {
     health.silent = silent;
     if (peer.answer) health.place += fmt::format(", according to its answer {:.1f} s ago", seconds(age));
-    health.state = fmt::format("silent for {:.1f} s: stopped, or its host is down or overloaded", seconds(silent));
+    health.state =
+        fmt::format("silent for {:.1f} s: it is stopped, or its host is down or overloaded", seconds(silent));
   } else if (peer.answer) {
     health.state = "alive";
   }

@@ -62,7 +62,13 @@ void JoinWatch::look(Deadline deadline) {
     }
   }
   if (!dead.empty()) report(dead, deadline);
-  if (const std::optional<Error> posted = failure(deadline)) throw Error(*posted);
+  std::optional<Error> posted;
+  try {
+    posted = failure(deadline);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::timeout) throw;  // a store that is slow to answer knows of no death
+  }
+  if (posted) throw Error(*posted);
 }
 
 // A rank that has ended may have posted why, or because of whom. If none has, all that have ended are named: one of

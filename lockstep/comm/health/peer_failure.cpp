@@ -6,6 +6,7 @@ namespace lockstep::internal {
 namespace {
 
 constexpr std::string_view kHasLeft = "has left the group";
+constexpr std::string_view kDiedOrLeft = "died or left the group";
 
 std::string_view verb_of(Departure how) {
   switch (how) {
@@ -13,7 +14,7 @@ std::string_view verb_of(Departure how) {
     case Departure::left: return kHasLeft;
     case Departure::died: return "has ended";
     case Departure::lost: return "was lost";
-    case Departure::gone: return "died or left the group";
+    case Departure::gone: return kDiedOrLeft;
   }
   return "is gone";
 }
@@ -33,6 +34,11 @@ Error peer_lost(const PeerFailure& failure, int rank) {
 bool is_plain_departure(const Error& error) {
   return error.kind() == ErrorKind::peer_lost && error.detail().peer >= 0 &&
          std::string_view(error.what()).ends_with(kHasLeft);
+}
+
+bool may_have_left(const Error& error) {
+  if (error.kind() != ErrorKind::peer_lost || error.detail().peer < 0) return false;
+  return is_plain_departure(error) || std::string_view(error.what()).find(kDiedOrLeft) != std::string_view::npos;
 }
 
 std::string describe_missing(std::string_view name, std::string_view reason, const PeerHealth& health) {

@@ -26,6 +26,8 @@ std::string describe(const PeerFailure& failure);
 Error peer_lost(const PeerFailure& failure, int rank);
 // Whether the error says that a rank has left on purpose, and no more.
 bool is_plain_departure(const Error& error);
+// The same, or that it cannot be reached: Departure::left or gone.
+bool may_have_left(const Error& error);
 
 // A rank that a call waits for: "rank 2 (host b, pid 71) has not entered it: alive, last seen in barrier #41, ...".
 // reason: what this rank waits for; may be empty.

@@ -45,7 +45,7 @@ Error decode_error(ByteView encoded, const Origin& origin, int rank, int ranks) 
   const std::size_t bytes = checked_size(reader.left(), kMaxErrorTextBytes, "length of the text", origin);
   std::string text(reader.take(bytes));
   if (kind == ErrorKind::peer_lost && peer == rank && whose >= 0 && whose != rank) {
-    return Error(kind, fmt::format("rank {} has lost this rank: {}", whose, text), {.rank = rank, .peer = whose});
+    return Error(kind, fmt::format("rank {} considers this rank lost: {}", whose, text), {.rank = rank, .peer = whose});
   }
   return Error(kind, text, {.rank = rank, .peer = peer});
 }

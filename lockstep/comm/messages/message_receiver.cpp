@@ -91,7 +91,7 @@ MutableByteSpan MessageReceiver::next_target() {
 }
 
 void MessageReceiver::begin_frame() {
-  if (header_.magic != FrameHeader::kMagic) throw corrupt("bytes that are not a frame");
+  if (header_.magic != FrameHeader::kMagic) throw corrupt("data that is not a message frame");
   const FrameKind kind = header_.kind;
   const bool has_body = kind == FrameKind::fail || kind == FrameKind::answer;
   const bool is_body_sound = has_body && header_.following_bytes <= kMaxReasonBytes;
@@ -130,7 +130,8 @@ void MessageReceiver::begin_eager() {
 
 void MessageReceiver::begin_data() {
   const auto found = incoming_.find(header_.id);
-  if (found == incoming_.end()) throw corrupt(fmt::format("data of message {} without a CTS", header_.id));
+  if (found == incoming_.end())
+    throw corrupt(fmt::format("data of message {} before it was cleared to send", header_.id));
   receiving_ = found->second;
   const std::uint64_t bytes = header_.following_bytes;
   if (header_.bytes != receiving_->moved_bytes || bytes == 0 || bytes > kDataFrameBytes ||
@@ -158,16 +159,16 @@ void MessageReceiver::read_control() {
       return;
     case FrameKind::ask: return sender_.owe_answer();
     case FrameKind::goodbye: said_goodbye_ = true; return;
-    default: throw corrupt(fmt::format("a frame of kind {}", static_cast<std::uint32_t>(header_.kind)));
+    default: throw corrupt(fmt::format("a frame of the unknown kind {}", static_cast<std::uint32_t>(header_.kind)));
   }
 }
 
 void MessageReceiver::read_rts() {
-  if (header_.id < next_rts_) throw corrupt(fmt::format("RTS {} twice", header_.id));
+  if (header_.id < next_rts_) throw corrupt(fmt::format("request {} to send twice", header_.id));
   next_rts_ = header_.id + 1;
   const Arrived arrived{Arrived::Where::at_sender, peer_, header_.tag, header_.bytes, header_.id, {}, nullptr};
   const OperationPtr receive = matcher_.take_receive(peer_, header_.tag);
-  if (!receive && pending_rts_ >= kMaxPendingRts) throw corrupt("more RTS than may be pending");
+  if (!receive && pending_rts_ >= kMaxPendingRts) throw corrupt("more requests to send than may be pending");
   ++pending_rts_;
   receive ? accept(receive, arrived) : matcher_.add(arrived);
 }

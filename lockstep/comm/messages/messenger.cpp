@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "lockstep/base/format.h"
+#include "lockstep/base/signal_block.h"
 #include "lockstep/comm/messages/progress_engine.h"
 
 namespace lockstep::internal {
@@ -25,10 +26,10 @@ void abort_messages(Mesh& mesh, std::string_view reason) noexcept {
 }
 
 Messenger::Messenger(std::unique_ptr<Mesh> mesh, FlightLog log, Duration first_report)
-    : mesh_(std::move(mesh)),
-      heartbeat_(mesh_->size(), std::move(log)),
-      first_report_(first_report),
-      thread_([this] { run(); }) {}
+    : mesh_(std::move(mesh)), heartbeat_(mesh_->size(), std::move(log)), first_report_(first_report) {
+  const SignalBlock block = SignalBlock::of_new_thread();
+  thread_ = std::thread([this] { run(); });
+}
 
 Messenger::~Messenger() {
   {
@@ -65,9 +66,10 @@ Request Messenger::post(const Envelope& envelope, std::vector<MutableByteSpan> m
   operation->envelope = envelope;
   for (const MutableByteSpan piece : memory) operation->envelope.bytes += piece.size();
   if (envelope.peer >= size() || envelope.peer < (sends ? 0 : kAnySource)) {
-    throw Error(ErrorKind::invalid_argument,
-                fmt::format("{}: there is no such rank in this group of {}", describe(operation->envelope), size()),
-                {.rank = rank(), .peer = envelope.peer});
+    throw Error(
+        ErrorKind::invalid_argument,
+        fmt::format("{}: there is no such rank in this group of {} ranks", describe(operation->envelope), size()),
+        {.rank = rank(), .peer = envelope.peer});
   }
   operation->memory = std::move(memory);
   operation->deadline = deadline;

@@ -12,7 +12,7 @@
 //               completed its send; any other fails it, too. Only this message is affected.
 //   timeout     the deadline passed. A message of which a part has moved already takes the link to that rank with it.
 //   peer_lost   the other rank has died, left or ended the link; also every later transfer with it. A receive from
-//               any rank fails when one rank dies, or when all have left.
+//               any rank fails when one rank dies with which this one is connected, or when all have left.
 //   aborted     somebody ended the group, or the Messenger was destroyed first. Or whatever error ended the group.
 #pragma once
 

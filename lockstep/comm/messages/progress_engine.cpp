@@ -43,6 +43,7 @@ ProgressEngine::ProgressEngine(Mesh& mesh, Heartbeat& heartbeat)
 void ProgressEngine::post(const OperationPtr& operation) {
   operation->number = ++posted_;
   live_[operation->number] = operation;
+  count_awaited(*operation, 1);
   timers_.add(*operation);
   if (over_) return fail(operation, *over_);
   if (operation->envelope.direction == Direction::receive) return match_receive(operation);
@@ -76,6 +77,7 @@ void ProgressEngine::match_receive(const OperationPtr& receive) {
 void ProgressEngine::finish(const OperationPtr& operation, std::exception_ptr error) {
   if (!operation->state) return;  // a message whose send was finished long ago
   live_.erase(operation->number);
+  count_awaited(*operation, -1);
   timers_.remove(*operation);
   const bool sends = operation->envelope.direction == Direction::send;
   const auto state = std::move(operation->state);
@@ -119,7 +121,8 @@ bool ProgressEngine::move(int rank) {
       } else if (!link.reason_of_peer().empty()) {
         end_link(rank, LinkState::lost,
                  Error(ErrorKind::peer_lost,
-                       fmt::format("{} ended its link to this rank: {}", mesh_.peer_name(rank), link.reason_of_peer()),
+                       fmt::format("{} closed its message link to rank {}: {}", mesh_.peer_name(rank), mesh_.rank(),
+                                   link.reason_of_peer()),
                        {.peer = rank}));
       }
     }
@@ -143,7 +146,8 @@ void ProgressEngine::handle(int rank, const Error& error) {
       while (other.link->receive()) continue;
     } catch (const Error&) {  // the same again
     }
-    const bool left = other.link->said_goodbye();
+    // One that left before it was connected has not said goodbye to messages.
+    const bool left = other.link->said_goodbye() || (mesh_.connects_when_needed() && may_have_left(error));
     return end_link(rank, left ? LinkState::left : LinkState::lost, error);
   }
   if (is_of_peer && error.kind() == ErrorKind::corrupt_data) return end_link(rank, LinkState::failing, error);
@@ -281,7 +285,10 @@ void ProgressEngine::wait() {
     const Peer& other = peer(rank);
     if (!other.link) continue;
     const bool is_open = other.state == LinkState::open;
-    if (is_open || other.state == LinkState::failing) interests.push_back({rank, is_open, other.link->is_blocked()});
+    if (is_open || other.state == LinkState::failing) {
+      const bool is_awaited = awaited_from_any_ + other.awaited != 0 || other.link->is_blocked();
+      interests.push_back({rank, is_open, other.link->is_blocked(), is_awaited});
+    }
   }
   try {
     mesh_.wait(interests, std::min(timers_.next(), Deadline::after(kLongestWait)));
@@ -299,6 +306,13 @@ void ProgressEngine::wait() {
   }
 }
 
+// How many receives wait for the rank, or for any.
+void ProgressEngine::count_awaited(const Operation& operation, int change) {
+  const Envelope& envelope = operation.envelope;
+  if (envelope.direction != Direction::receive || envelope.peer == mesh_.rank()) return;
+  (envelope.peer == kAnySource ? awaited_from_any_ : peer(envelope.peer).awaited) += change;
+}
+
 void ProgressEngine::fail_all(const Error& reason) {
   if (!over_) over_ = reason;
   const auto live = live_;
@@ -311,7 +325,7 @@ void ProgressEngine::close(const Error& reason) {
   if (was_over) return;
   for (int rank = 0; rank < mesh_.size(); ++rank) {
     Peer& other = peer(rank);
-    if (!other.link || other.state != LinkState::open) continue;
+    if (!other.link || other.state != LinkState::open || !mesh_.is_connected(rank)) continue;
     try {
       other.link->close(FrameKind::goodbye, "");
       while (other.link->send()) continue;

@@ -43,6 +43,7 @@ class ProgressEngine final : public LinkObserver {
   void wait();
   // Ends everything, now and later.
   void fail_all(const Error& reason);
+  void count_awaited(const Operation& operation, int change);
   // As fail_all(), for a messenger that ends on purpose: tells the peers, as far as that goes without waiting.
   void close(const Error& reason);
 
@@ -64,6 +65,7 @@ class ProgressEngine final : public LinkObserver {
     LinkState state = LinkState::open;
     std::optional<Error> failure;  // unless open
     bool was_reported = false;     // by Mesh::wait()
+    int awaited = 0;               // receives from it
   };
 
   Peer& peer(int rank) { return peers_[static_cast<std::size_t>(rank)]; }
@@ -89,6 +91,7 @@ class ProgressEngine final : public LinkObserver {
   std::map<std::uint64_t, OperationPtr> live_;  // by number
   RequestTimers timers_;
   std::uint64_t posted_ = 0;
+  int awaited_from_any_ = 0;
   std::optional<Error> over_;  // why nothing goes any more
 };
 

@@ -35,8 +35,11 @@ std::string describe(const Envelope& envelope) {
 void RequestState::wait(Deadline deadline) {
   std::unique_lock lock(mutex_);
   if (!wait_until(completed_, lock, deadline, [&] { return is_completed_; })) {
-    throw Error(ErrorKind::timeout, describe(envelope_) + " has not completed, and continues",
-                {.peer = envelope_.peer});
+    throw Error(
+        ErrorKind::timeout,
+        describe(envelope_) +
+            " did not complete before the deadline; it continues in the background, and wait() may be called again",
+        {.peer = envelope_.peer});
   }
   if (error_) std::rethrow_exception(error_);
 }

@@ -158,7 +158,11 @@ Acceptor::Progress Acceptor::advance(Crowd::iterator incoming) {
     if (incoming->handshake.failure()) throw Error(*incoming->handshake.failure());
     return Progress::admitted;
   } catch (const Error& error) {
-    refuse(incoming, error.what());
+    if (error.kind() == ErrorKind::aborted) {  // an Admission's, for a peer that expects it
+      crowd_.erase(incoming);
+    } else {
+      refuse(incoming, error.what());
+    }
     return Progress::refused;
   }
 }

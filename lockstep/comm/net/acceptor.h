@@ -31,7 +31,7 @@ class Acceptor {
     PeerIdentity peer;
   };
 
-  // `what` begins lines in the log: "mesh 'world'".
+  // `what` begins lines in the log: "group 'world'".
   Acceptor(std::string what, std::vector<Listener> listeners, HandshakeSettings settings, Admission admission,
            const AcceptorLimits& limits = {});
 
@@ -47,6 +47,8 @@ class Acceptor {
   void close();
 
   const std::vector<Listener>& listeners() const { return listeners_; }
+  // Still open, for another acceptor; what waits in them is kept.
+  std::vector<Listener> release() && { return std::move(listeners_); }
 
  private:
   struct Incoming {

@@ -14,6 +14,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/base/signal_block.h"
 #include "lockstep/base/wait_until.h"
 
 namespace lockstep {
@@ -53,13 +54,17 @@ Answer ask_resolver_until(const Endpoint& endpoint, Deadline deadline) {
     Answer answer;
   };
   auto shared = std::make_shared<Shared>();
-  std::thread([shared, endpoint] {
+  const auto ask = [shared, endpoint] {
     Answer answer = ask_resolver(endpoint, 0);
     const std::lock_guard lock(shared->mutex);
     shared->answer = std::move(answer);
     shared->done = true;
     shared->ready.notify_one();
-  }).detach();
+  };
+  {
+    const SignalBlock block = SignalBlock::of_new_thread();
+    std::thread(ask).detach();
+  }
   std::unique_lock lock(shared->mutex);
   if (!wait_until(shared->ready, lock, deadline, [&] { return shared->done; })) {
     throw Error(
@@ -192,10 +197,9 @@ std::vector<SocketAddress> resolve(const Endpoint& endpoint, Deadline deadline) 
   Answer answer = ask_resolver(endpoint, AI_NUMERICHOST);
   const std::size_t scope = endpoint.host.find('%');
   if (answer.error != 0 && scope != std::string::npos) {
-    throw Error(
-        ErrorKind::invalid_argument,
-        fmt::format("'{}' is not an address on this host; check that '{}' is the name of a network interface here",
-                    endpoint.host, endpoint.host.substr(scope + 1)));
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("'{}' is not an address on this host; check that '{}' is a network interface of this host",
+                            endpoint.host, endpoint.host.substr(scope + 1)));
   }
   if (answer.error != 0) answer = ask_resolver_until(endpoint, deadline);
   if (answer.error == 0 && !answer.addresses.empty()) return std::move(answer.addresses);

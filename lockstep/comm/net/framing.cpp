@@ -3,6 +3,7 @@
 #include <zlib.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
@@ -32,16 +33,22 @@ std::size_t checked_length(ByteView head, std::size_t limit_bytes, const Origin&
 }  // namespace
 
 Bytes frame(ByteView payload, std::size_t limit_bytes) {
+  Bytes out;
+  frame_into(out, payload, limit_bytes);
+  return out;
+}
+
+void frame_into(Bytes& out, ByteView payload, std::size_t limit_bytes) {
   if (payload.size() > limit_bytes) {
     throw Error(ErrorKind::invalid_argument,
                 fmt::format("a message of {} bytes exceeds the limit of {}", payload.size(), limit_bytes));
   }
-  Bytes out;
+  out.clear();
   out.reserve(kFrameHeaderBytes + payload.size());
   put_u32(out, static_cast<std::uint32_t>(payload.size()));
   put_u32(out, crc_of(payload));
   put_u32(out, crc_of(out));
-  return out.append(payload);
+  out.append(payload);
 }
 
 FrameHead decode_frame_head(ByteView head, std::size_t limit_bytes, const Origin& origin) {
@@ -77,6 +84,11 @@ Bytes recv_frame(int fd, std::size_t limit_bytes, Deadline deadline) {
   return payload;
 }
 
+void FrameBuffer::append(ByteView received) {
+  buffer_.erase(0, std::exchange(start_, 0));
+  buffer_.append(received);
+}
+
 std::optional<Bytes> FrameBuffer::next() {
   const ByteView unread = ByteView(buffer_).substr(start_);
   if (unread.size() < sizeof(std::uint32_t)) return std::nullopt;
@@ -91,9 +103,6 @@ std::optional<Bytes> FrameBuffer::next() {
     buffer_.clear();
     start_ = 0;
     if (buffer_.capacity() > kReceiveStepBytes) buffer_.shrink_to_fit();
-  } else if (start_ > kReceiveStepBytes) {
-    buffer_.erase(0, start_);
-    start_ = 0;
   }
   return payload;
 }

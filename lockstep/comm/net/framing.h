@@ -18,6 +18,8 @@ inline constexpr std::size_t kFrameHeaderBytes = 12;
 
 // Error{invalid_argument} over the limit.
 Bytes frame(ByteView payload, std::size_t limit_bytes);
+// The same in place of what `out` holds; takes no memory if it has the capacity.
+void frame_into(Bytes& out, ByteView payload, std::size_t limit_bytes);
 
 struct FrameHead {
   std::size_t payload_bytes = 0;
@@ -37,7 +39,9 @@ class FrameBuffer {
  public:
   explicit FrameBuffer(std::size_t limit_bytes) : limit_bytes_(limit_bytes) {}
 
-  void append(ByteView received) { buffer_.append(received); }
+  // So that appends take no memory while no more than this many bytes of incomplete messages and new bytes are held.
+  void reserve(std::size_t bytes) { buffer_.reserve(bytes); }
+  void append(ByteView received);
   // The next complete message, if there is one. REQUIRES: after an Error the stream is closed.
   std::optional<Bytes> next();
 

@@ -158,7 +158,7 @@ void Handshake::advance() {
 }
 
 void Handshake::take_hello() {
-  WireReader reader(ByteView(peer_hello_).substr(kMagic.size()), "a hello");
+  WireReader reader(ByteView(peer_hello_).substr(kMagic.size()), "a hello message");
   const std::uint16_t version = reader.u16();
   const auto channel = static_cast<Channel>(reader.u8());
   // The server's hello also goes to a client that it turns away, because it tells the client why.
@@ -166,13 +166,13 @@ void Handshake::take_hello() {
   if (version != kProtocolVersion) {
     return fail(
         ErrorKind::invalid_argument,
-        fmt::format("the peer speaks Lockstep protocol version {}, this process version {}; run the same build of "
+        fmt::format("the peer speaks Lockstep protocol version {}, and this process version {}; run the same build of "
                     "Lockstep everywhere",
                     version, kProtocolVersion));
   }
   if (channel != channel_) {
     return fail(ErrorKind::invalid_argument,
-                fmt::format("the peer is on channel '{}', this process on '{}'; is this the right port?",
+                fmt::format("the peer is on channel '{}', but this process is on '{}'; is this the right port?",
                             to_string(channel), to_string(channel_)));
   }
   if (role_ == Role::client) {
@@ -183,12 +183,12 @@ void Handshake::take_hello() {
 }
 
 void Handshake::take_head() {
-  WireReader reader(ByteView(head_).substr(kProofBytes), "a proof");
+  WireReader reader(ByteView(head_).substr(kProofBytes), "a proof message");
   wanted_ = reader.u16();
   const std::size_t limit = role_ == Role::server ? kMaxIdentityBytes : kMaxVerdictBytes;
   if (wanted_ > limit) {
     fail(ErrorKind::corrupt_data,
-         fmt::format("the peer announced {} bytes in a handshake, the limit is {}", wanted_, limit));
+         fmt::format("the peer announced {} bytes in a handshake; the limit is {}", wanted_, limit));
   } else if (wanted_ == 0) {
     fail(ErrorKind::unauthorized, wrong_token());
   }
@@ -224,7 +224,7 @@ void Handshake::take_verdict(const Bytes& body) {
   const Bytes expected = make_proof(key_, {"server", client_hello(), server_hello(), my_identity_, body});
   if (!proofs_equal(expected, ByteView(head_).substr(0, kProofBytes)))
     return fail(ErrorKind::unauthorized, wrong_token());
-  WireReader reader(body, "a verdict");
+  WireReader reader(body, "a verdict message");
   const std::uint8_t verdict = reader.u8();
   peer_ = decode_identity(reader.take(reader.u16()));
   if (verdict == kAdmitted) return reader.expect_end();

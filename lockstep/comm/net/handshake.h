@@ -23,7 +23,7 @@
 
 namespace lockstep::internal {
 
-inline constexpr std::uint16_t kProtocolVersion = 9;
+inline constexpr std::uint16_t kProtocolVersion = 10;
 inline constexpr std::size_t kMaxIdentityTextBytes = 64;
 inline constexpr std::size_t kMaxRefusalBytes = 512;
 // What a server gives a client to finish; the client's side is bounded by its own deadline.
@@ -59,7 +59,8 @@ struct HandshakeSettings {
       {};  // for messages, where the job's id says nothing; as of Token::origin_for_this_process()
 };
 
-// Why a server refuses a client whose identity is proven. The client throws it as Error{kind} with this text.
+// Why a server refuses a client whose identity is proven. The client throws it as Error{kind} with this text. One of
+// kind `aborted` is nobody's mistake, and not reported in the log.
 struct Refusal {
   ErrorKind kind = ErrorKind::invalid_argument;
   std::string reason;

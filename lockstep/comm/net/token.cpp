@@ -193,7 +193,8 @@ Token Token::from_fd(int fd) {
                             fd));
   }
   // Holders of the token belong to the job. Helpers that a rank starts, perhaps as another user, do not.
-  if (::fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) throw system_error("keeping the job token to this process", errno);
+  if (::fcntl(fd, F_SETFD, FD_CLOEXEC) != 0)
+    throw system_error("making the job token private to this process failed", errno);
   return from_bytes({bytes, kBytes});
 }
 

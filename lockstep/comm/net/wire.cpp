@@ -25,7 +25,7 @@ void put_bytes(Bytes& out, ByteView value) {
 ByteView WireReader::take(std::size_t count) {
   if (count > input_.size()) {
     throw Error(ErrorKind::corrupt_data,
-                fmt::format("{} is cut short: {} bytes wanted, {} left", to_string(origin_), count, input_.size()),
+                fmt::format("{} is truncated: {} bytes needed, {} left", to_string(origin_), count, input_.size()),
                 {.peer = origin_.rank});
   }
   const ByteView taken = input_.substr(0, count);

@@ -50,7 +50,7 @@ std::vector<std::string> expand_range_list(std::string_view ranges, std::string_
     const std::string_view high = dash == std::string_view::npos ? low : range.substr(dash + 1);
     const std::uint64_t first = to_number(low, whole);
     const std::uint64_t last = to_number(high, whole);
-    if (last < first) throw bad_list(whole, fmt::format("'{}' ends before it begins", range));
+    if (last < first) throw bad_list(whole, fmt::format("the range '{}' ends before it begins", range));
     if (last - first >= kMostEntries - texts.size()) throw bad_list(whole, "it is too long");
     for (std::uint64_t number = first; number <= last; ++number) {
       texts.push_back(fmt::format("{:0{}}", number, low.size()));

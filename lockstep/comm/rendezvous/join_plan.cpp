@@ -32,19 +32,21 @@ std::optional<int> argument_or_url(const std::optional<int>& argument, const Url
 }
 
 void check_numbers(const JoinPlan& plan) {
-  if (plan.size < 1) throw invalid(fmt::format("world size {} is not positive", plan.size));
+  if (plan.size < 1) throw invalid(fmt::format("the world size is {}; it must be at least 1", plan.size));
   if (plan.rank < 0 || plan.rank >= plan.size) {
     throw invalid(fmt::format("rank {} is outside the legal interval [0, {}] of world size {}", plan.rank,
                               plan.size - 1, plan.size));
   }
   const int local_size = plan.local_size.value_or(plan.size);
   if (local_size < 1 || local_size > plan.size) {
-    throw invalid(fmt::format("LOCAL_WORLD_SIZE {} does not fit world size {}", local_size, plan.size));
+    throw invalid(
+        fmt::format("LOCAL_WORLD_SIZE is {}; it must be from 1 to the world size, {}", local_size, plan.size));
   }
   if (plan.local_rank && (*plan.local_rank < 0 || *plan.local_rank >= local_size)) {
     throw invalid(fmt::format("LOCAL_RANK {} is outside the legal interval [0, {}]", *plan.local_rank, local_size - 1));
   }
-  if (plan.node_rank && *plan.node_rank < 0) throw invalid(fmt::format("GROUP_RANK {} is negative", *plan.node_rank));
+  if (plan.node_rank && *plan.node_rank < 0)
+    throw invalid(fmt::format("GROUP_RANK is {}; it must not be negative", *plan.node_rank));
 }
 
 void read_job(const EnvironmentReader& reader, JoinPlan& plan) {

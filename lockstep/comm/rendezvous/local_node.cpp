@@ -136,7 +136,7 @@ int local_device(int rank, int device_count, const Environment& environment) {
   const int device = rank % device_count;
   if (rank >= device_count) {
     log_warning(
-        fmt::format("LOCAL_RANK is not set; rank {} uses GPU {} of {}, which is right only if all hosts have {} "
+        fmt::format("LOCAL_RANK is not set; rank {} uses GPU {} of {} GPUs, which is right only if all hosts have {} "
                     "ranks",
                     rank, device, device_count, device_count));
   }

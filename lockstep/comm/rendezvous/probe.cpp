@@ -9,6 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/signal_block.h"
 #include "lockstep/comm/net/acceptor.h"
 #include "lockstep/comm/net/handshake.h"
 #include "lockstep/comm/net/listener.h"
@@ -51,6 +52,7 @@ class Answerer {
     }
     acceptor_.emplace("the probe of this host's interfaces", std::move(listeners), settings,
                       [](const PeerIdentity&) { return std::nullopt; });
+    const SignalBlock block = SignalBlock::of_new_thread();
     thread_ = std::jthread([this](const std::stop_token& stop) { answer(stop); });
   }
 
@@ -137,6 +139,7 @@ class Probe {
     for (const Interface& each : member(leader).interfaces) {
       const Endpoint endpoint{each.address,
                               checked_between<std::uint16_t>(reader.u32(), 0, 65535, "port", reader.origin())};
+      const SignalBlock block = SignalBlock::of_new_thread();
       attempts.push_back(std::async(std::launch::async, attempt, handshake_, leader, endpoint, settings_.host_timeout));
     }
     Bytes result;

@@ -96,8 +96,8 @@ bool take_rank(Store& store, JoinWatch& watch, const Member& me, const Bytes& mi
     return false;
   }
   throw Error(ErrorKind::invalid_argument,
-              fmt::format("rank {} is taken: host {}, pid {} holds it, and host {}, pid {} wants it too; give every "
-                          "process its own rank",
+              fmt::format("rank {} is taken: host {}, pid {} has joined with it, and so has host {}, pid {}; give each "
+                          "process a different rank",
                           me.rank, holder.member.host, holder.member.pid, me.host, me.pid),
               {.rank = me.rank, .operation = "join"});
 }

@@ -61,7 +61,7 @@ void name_job_after_launcher(JoinPlan& plan) {
   socklen_t length = sizeof launcher;
   if (::getsockopt(*plan.job_fd, SOL_SOCKET, SO_PEERCRED, &launcher, &length) != 0 || launcher.pid <= 0) {
     throw Error(ErrorKind::invalid_argument,
-                fmt::format("{} left no connection to it in descriptor {}, so the ranks cannot identify their job; "
+                fmt::format("{} has passed no connection in descriptor {}, so the ranks cannot identify their job; "
                             "set MASTER_PORT to a free port, the same for all ranks",
                             plan.source, *plan.job_fd));
   }
@@ -114,7 +114,8 @@ Token share_store(const Bootstrap& bootstrap, const std::optional<Token>& given,
   }
   location = decode(bootstrap.from_rank_zero(encode(location), deadline));
   if (!location.failure.empty()) {
-    throw Error(ErrorKind::invalid_argument, "rank 0 cannot share a store with the others: " + location.failure);
+    throw Error(ErrorKind::invalid_argument,
+                "rank 0 cannot make a store that the other ranks reach: " + location.failure);
   }
   plan.endpoint = location.store;
   return given ? *given : Token::from_bytes(location.token);
@@ -172,8 +173,8 @@ std::shared_ptr<StoreServer> host_store(const JoinPlan& plan, const Token& token
   const std::string& name = plan.endpoint.host;
   if (server->address().is_loopback() && name != "localhost" && name != server->address().host()) {
     log_warning(
-        fmt::format("'{}' is the loopback address {} on this host, so ranks on other hosts cannot reach it; if there "
-                    "are any, use an address of the network",
+        fmt::format("'{}' is the loopback address {} on this host, so ranks on other hosts cannot reach it; if the job "
+                    "has other hosts, use an address of the network",
                     name, server->address().host()));
   }
   return server;
@@ -223,7 +224,7 @@ RendezvousEndpoint open_tcp_store(const JoinPlan& plan, const Token& token, Dead
         store->connect(std::min(deadline, Deadline::after(kHolderTimeout)));
       } catch (const Error&) {
         if (!plan.launched) throw bind_error;
-        throw Error(bind_error.kind(), fmt::format("{}; set another one with MASTER_PORT", bind_error.what()));
+        throw Error(bind_error.kind(), fmt::format("{}; choose another port with MASTER_PORT", bind_error.what()));
       }
     }
   }

@@ -122,8 +122,9 @@ void FileLog::check_file() const {
     throw Error(ErrorKind::invalid_argument, fmt::format("{} is not a regular file, so it cannot hold a store", path_));
   }
   if (status.st_uid != ::geteuid()) {
-    throw Error(ErrorKind::unauthorized, fmt::format("the store file {} belongs to user {}, not to this user {}", path_,
-                                                     status.st_uid, ::geteuid()));
+    throw Error(ErrorKind::unauthorized,
+                fmt::format("the store file {} belongs to user {}, not to this user {}; choose another file", path_,
+                            status.st_uid, ::geteuid()));
   }
   if ((status.st_mode & (S_IRWXG | S_IRWXO)) == 0) return;
   if (status.st_size > 0) {
@@ -150,8 +151,9 @@ bool FileLog::is_alone() { return set_lock(fd_.get(), F_WRLCK, kPresenceByte); }
 
 void FileLog::share_presence() {
   if (!set_lock(fd_.get(), F_RDLCK, kPresenceByte)) {
-    throw Error(ErrorKind::internal,
-                fmt::format("sharing the store file {} failed: another process holds its lock", path_));
+    throw Error(ErrorKind::internal, fmt::format("cannot open the store file {} together with others: a process holds "
+                                                 "it exclusively; end that process or choose another file",
+                                                 path_));
   }
 }
 
@@ -178,14 +180,17 @@ void FileLog::start(std::string_view run_id) {
 void FileLog::check_header(std::string_view run_id) {
   const auto header = read_log_header(log_file(fd_.get(), path_));
   if (!header) {
-    throw Error(ErrorKind::invalid_argument, fmt::format("{} is in use, and is not a store file of Lockstep", path_));
+    throw Error(
+        ErrorKind::invalid_argument,
+        fmt::format("{} is used by another program and is not a store file of Lockstep; choose another file", path_));
   }
   if (header->end == 0) {
     throw Error(
         ErrorKind::invalid_argument,
-        fmt::format("the store file {} has format version {}, this process writes version {}; run the same build of "
-                    "Lockstep everywhere",
-                    path_, header->version, kLogVersion));
+        fmt::format(
+            "the store file {} has format version {}, but this process writes version {}; run the same build of "
+            "Lockstep everywhere",
+            path_, header->version, kLogVersion));
   }
   if (header->run_id != run_id) {
     throw Error(
@@ -200,7 +205,10 @@ void FileLog::check_header(std::string_view run_id) {
 void FileLog::read(KeyMap& map) {
   const off_t size = size_of(fd_.get(), path_);
   if (size < offset_) {
-    throw Error(ErrorKind::corrupt_data, fmt::format("the store file {} was truncated while it was in use", path_));
+    throw Error(
+        ErrorKind::corrupt_data,
+        fmt::format("the store file {} was truncated while it was in use; end the job, remove the file and start again",
+                    path_));
   }
   const LogFile file = log_file(fd_.get(), path_);
   while (offset_ < size) {
@@ -215,8 +223,10 @@ void FileLog::read(KeyMap& map) {
     try {
       replay(*payload, map);
     } catch (const Error& error) {
-      throw Error(error.kind(),
-                  fmt::format("the store file {} is damaged at offset {}: {}", path_, offset_, error.what()));
+      throw Error(
+          error.kind(),
+          fmt::format("the store file {} is damaged at offset {}: {}; end the job, remove the file and start again",
+                      path_, offset_, error.what()));
     }
     offset_ += static_cast<off_t>(kFrameHeaderBytes + payload->size());
   }

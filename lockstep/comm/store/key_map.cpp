@@ -27,8 +27,9 @@ void KeyMap::set(std::string_view key, ByteView value) {
   }
   if (bytes_ - freed + taken > limits_.bytes) {
     throw Error(ErrorKind::invalid_argument,
-                fmt::format("the store is full: with {} it would hold {} bytes; the limit is {}", quote_key(key),
-                            bytes_ - freed + taken, limits_.bytes));
+                fmt::format("the store is full: with the key {} it would hold {} bytes, and the limit is {}; delete "
+                            "keys, or keep large data out of it",
+                            quote_key(key), bytes_ - freed + taken, limits_.bytes));
   }
   if (is_new) {
     values_.emplace(key, value);

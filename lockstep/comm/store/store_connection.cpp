@@ -22,7 +22,7 @@ void StoreConnection::send(const StoreReply& reply, std::size_t limit_bytes) {
   flush();
   if (output_.size() - sent_ > limit_bytes) {
     throw Error(ErrorKind::aborted,
-                fmt::format("the client does not read its replies: {} bytes are queued, the limit is {}",
+                fmt::format("the client does not read its replies: {} bytes are queued; the limit is {}",
                             output_.size() - sent_, limit_bytes));
   }
 }

@@ -43,8 +43,8 @@ std::vector<AddressedReply> StoreMachine::change_once(ConnectionId from, const S
       return {{from, failed(request, ErrorKind::aborted, "its client no longer waits for this request")}};
     case ReplyCache::State::forgotten:
       return {{from, failed(request, ErrorKind::internal,
-                            fmt::format("the connection was lost during store {} of {}, and the server no longer "
-                                        "remembers whether it was done; read the key to find out",
+                            fmt::format("the connection was lost during store {} of {}, and the server has no record "
+                                        "of its result; read the key to see whether it was done",
                                         to_string(request.op), list_keys(request.keys)))}};
   }
   Replies replies{{from, change(request)}};

@@ -17,6 +17,7 @@
 #include "lockstep/base/format.h"
 #include "lockstep/base/private_fd.h"
 #include "lockstep/base/rate_limited_log.h"
+#include "lockstep/base/signal_block.h"
 #include "lockstep/base/wait_until.h"
 #include "lockstep/comm/net/acceptor.h"
 #include "lockstep/comm/store/store_connection.h"
@@ -67,6 +68,7 @@ class StoreServer::Loop {
     if (!epoll_ || !waker_) throw system_error("making a store server's event queue failed", errno);
     watch(EPOLL_CTL_ADD, acceptor_.fd(), EPOLLIN, kAcceptorTag);
     watch(EPOLL_CTL_ADD, waker_.get(), EPOLLIN, kWakerTag);
+    const SignalBlock block = SignalBlock::of_new_thread();
     thread_ = std::thread([this] { run(); });
   }
 

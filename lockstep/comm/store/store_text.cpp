@@ -42,15 +42,15 @@ std::string list_ranks(const std::vector<int>& ranks) {
 }
 
 Error missing_keys_error(std::string_view operation, std::span<const std::string> keys, Duration waited) {
-  return Error(
-      ErrorKind::timeout,
-      fmt::format("store {} timed out after {:.1f} s: nobody has set {}", operation, seconds(waited), list_keys(keys)),
-      {.operation = std::string(operation), .elapsed_seconds = seconds(waited)});
+  return Error(ErrorKind::timeout,
+               fmt::format("store {} timed out after {:.1f} s: no process has set {}", operation, seconds(waited),
+                           list_keys(keys)),
+               {.operation = std::string(operation), .elapsed_seconds = seconds(waited)});
 }
 
 void check_store_key(std::string_view key) {
   if (!key.empty() && key.size() <= kMaxStoreKeyBytes) return;
-  throw Error(ErrorKind::invalid_argument, fmt::format("a store key has 1 to {} bytes, this one has {}: {}",
+  throw Error(ErrorKind::invalid_argument, fmt::format("a store key must have 1 to {} bytes; this one has {}: {}",
                                                        kMaxStoreKeyBytes, key.size(), quote_key(key)));
 }
 

@@ -7,7 +7,6 @@
 
 #include <cstddef>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,7 +15,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/fork_guard.h"
 #include "lockstep/comm/health/local_peers.h"
-#include "lockstep/comm/transport/arena_heap.h"
+#include "lockstep/comm/transport/arena_heaps.h"
 #include "lockstep/comm/transport/arena_memory.h"
 #include "lockstep/comm/transport/arena_wait.h"
 #include "lockstep/comm/transport/waiter.h"
@@ -24,15 +23,17 @@
 namespace lockstep::internal {
 
 struct ArenaOptions {
-  // A rank's share of the address space, taken as it is used; 0: half the machine's memory.
+  // A rank's share of the address space, taken as it is used; 0: as arena_size.h says.
   std::size_t segment_bytes = 0;
   std::uint64_t generation = 0;
 };
 
 class Arena {
  public:
-  // The memory is laid out already; marks this rank as joined.
-  Arena(std::shared_ptr<Mapping> mapping, int rank, LocalPeerList peers, std::string_view kind);
+  // The memory is laid out already; marks this rank as joined. heaps: in which the tensors of these ranks lie; null: in
+  // the segments of this memory, which else hold staging buffers only.
+  Arena(std::shared_ptr<Mapping> mapping, int rank, LocalPeerList peers, std::string_view kind,
+        std::shared_ptr<const ArenaHeaps> heaps = nullptr);
   // Marks this rank as having left, so that a peer that still waits for it learns of it. In a forked child, which has
   // no such memory, it does nothing.
   ~Arena();
@@ -52,18 +53,17 @@ class Arena {
     return memory_.slots[rank * arena::kSlots + sequence % arena::kSlots];
   }
   arena::RankControl& control(int rank) const { return memory_.controls[rank]; }
-  std::byte* segment(int rank) const { return memory_.segments + static_cast<std::size_t>(rank) * segment_bytes(); }
-  std::size_t segment_bytes() const { return memory_.segment_bytes; }
   std::byte* staging(int rank, std::uint32_t chunk) const {
-    return segment(rank) + (chunk % arena::kStagingBuffers) * arena::kStagingBytes;
+    return memory_.segments + static_cast<std::size_t>(rank) * memory_.segment_bytes +
+           (chunk % arena::kStagingBuffers) * arena::kStagingBytes;
   }
-  // The offset of a run of bytes in this rank's segment, if it lies there.
-  std::optional<std::size_t> offset_of(const std::byte* data, std::size_t bytes) const;
 
   // The streams between the ranks; see make_arena_mesh(). They keep the mapping alive.
   const ByteRings& rings() const { return rings_; }
-  // Memory of this rank's segment for tensors; it keeps the mapping alive.
-  const std::shared_ptr<ArenaHeap>& heap() const { return heap_; }
+  // Where the tensors of the ranks lie. A group that is split off may share it, and outlive this arena.
+  const std::shared_ptr<const ArenaHeaps>& heaps() const { return heaps_; }
+  const std::shared_ptr<ArenaHeap>& heap() const { return heaps_->mine(); }
+  std::byte* segment(int rank) const { return heaps_->segment(rank); }
 
   // Wakes peers that sleep, after a word they may wait for was written.
   void ring() const;
@@ -102,7 +102,7 @@ class Arena {
   const LocalPeerList peers_;
   const ArenaMemory memory_;
   const ByteRings rings_;
-  const std::shared_ptr<ArenaHeap> heap_;
+  const std::shared_ptr<const ArenaHeaps> heaps_;
   mutable ArenaWait wait_;
 };
 
@@ -118,7 +118,8 @@ bool Arena::spin(Ready&& ready, WaitingFor&& waiting_for) const {
   return spin_until(ready, kSpins);
 }
 
-// The arenas of n ranks that are threads of this process.
-std::vector<std::unique_ptr<Arena>> make_local_arenas(int ranks, const ArenaOptions& options = {});
+// The arenas of n ranks that are threads of this process. heaps: of each rank, as for Arena; empty: of their own.
+std::vector<std::unique_ptr<Arena>> make_local_arenas(int ranks, const ArenaOptions& options = {},
+                                                      const std::vector<std::shared_ptr<const ArenaHeaps>>& heaps = {});
 
 }  // namespace lockstep::internal

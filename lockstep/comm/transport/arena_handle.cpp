@@ -19,7 +19,7 @@ ArenaHandle parse_arena_handle(std::string_view text, int pid) {
   for (std::int64_t& number : numbers) {
     const bool is_last = &number == &numbers.back();
     const std::size_t end = is_last ? text.size() : text.find(' ');
-    if (end == std::string_view::npos) throw_corrupt(origin, "it ends too early");
+    if (end == std::string_view::npos) throw_corrupt(origin, "it is truncated");
     number = checked_decimal(text.substr(0, end), "number", origin);
     text.remove_prefix(is_last ? end : end + 1);
   }

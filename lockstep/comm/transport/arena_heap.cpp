@@ -20,7 +20,7 @@ std::size_t ArenaHeap::class_bytes(std::size_t bytes) {
 }
 
 void* ArenaHeap::allocate(std::size_t bytes) {
-  if (bytes > bytes_) return nullptr;
+  if (bytes > bytes_ || !fork_guard_.is_here()) return nullptr;
   const std::size_t size = class_bytes(bytes);
   const std::lock_guard lock(mutex_);
   auto& blocks = free_[size];
@@ -40,6 +40,7 @@ void* ArenaHeap::allocate(std::size_t bytes) {
 }
 
 void ArenaHeap::deallocate(void* block) {
+  if (!fork_guard_.is_here()) return;
   std::shared_ptr<ArenaHeap> last;  // declared first: it may end this heap, after the lock is gone
   const std::lock_guard lock(mutex_);
   free_[class_of_.at(block)].push_back(block);

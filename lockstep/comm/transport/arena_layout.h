@@ -3,7 +3,7 @@
 //
 //   ArenaHeader | RankControl x n | slots: n x kSlots x Slot | shared control | streams | segments: n x segment_bytes
 //
-//   shared control = AbortRecord | RankBells x n
+//   shared control = AbortRecord | RankBells x n | AnnouncementRecord x n
 //   streams        = RingControl x n (n - 1) | rings: n (n - 1) x kRingBytes
 //   a segment      = kStagingBuffers staging buffers of kStagingBytes, then the heap
 #pragma once
@@ -15,7 +15,7 @@
 namespace lockstep::internal::arena {
 
 inline constexpr std::uint64_t kMagic = 0x314e45524150534cULL;  // "LSPAREN1"
-inline constexpr std::uint32_t kVersion = 5;
+inline constexpr std::uint32_t kVersion = 6;
 inline constexpr std::size_t kCacheLine = 64;
 inline constexpr std::size_t kPage = 4096;
 

@@ -1,11 +1,10 @@
 #include "lockstep/comm/transport/arena_memory.h"
 
-#include <algorithm>
 #include <new>
 
 #include "lockstep/base/checked.h"
 #include "lockstep/base/format.h"
-#include "lockstep/base/machine.h"
+#include "lockstep/comm/transport/round_up.h"
 
 namespace lockstep::internal {
 namespace {
@@ -13,31 +12,22 @@ namespace {
 using arena::RankControl;
 using arena::Slot;
 
-constexpr std::size_t kHugePage = std::size_t{2} << 20;
-
-constexpr std::size_t round_up(std::size_t value, std::size_t unit) { return (value + unit - 1) / unit * unit; }
 constexpr std::size_t of_ranks(int ranks, std::size_t each) { return static_cast<std::size_t>(ranks) * each; }
 
 constexpr std::size_t controls_offset() { return round_up(sizeof(arena::ArenaHeader), arena::kPage); }
 constexpr std::size_t slots_offset(int ranks) {
   return round_up(controls_offset() + of_ranks(ranks, sizeof(RankControl)), arena::kPage);
 }
-constexpr std::size_t rings_offset(int ranks) {
+constexpr std::size_t rings_begin(int ranks) {
   return round_up(slots_offset(ranks) + of_ranks(ranks, arena::kSlots * sizeof(Slot)), arena::kPage);
 }
 std::size_t segments_offset(int ranks) {
-  return round_up(rings_offset(ranks) + ByteRings::region_bytes(ranks), kHugePage);
+  return round_up(rings_begin(ranks) + ByteRings::region_bytes(ranks), kHugePageBytes);
 }
 
 }  // namespace
 
-std::size_t default_segment_bytes() {
-  return std::max(round_up(machine_memory_bytes() / 2, kHugePage), std::size_t{64} << 20);
-}
-
-std::size_t whole_segment_bytes(std::size_t segment_bytes) {
-  return segment_bytes != 0 ? round_up(segment_bytes, kHugePage) : default_segment_bytes();
-}
+std::size_t whole_segment_bytes(std::size_t segment_bytes) { return round_up(segment_bytes, kHugePageBytes); }
 
 std::size_t arena_bytes(int ranks, std::size_t segment_bytes) {
   return segments_offset(ranks) + of_ranks(ranks, segment_bytes);
@@ -57,7 +47,7 @@ std::size_t checked_segment_bytes(const arena::ArenaHeader& header, std::size_t 
 void format_arena(const Mapping& mapping, int ranks, std::size_t segment_bytes, std::uint64_t generation,
                   std::uint64_t nonce) {
   std::byte* base = mapping.data();
-  mapping.populate(base, rings_offset(ranks) + SharedControl::bytes(ranks));
+  mapping.populate(base, rings_begin(ranks) + SharedControl::bytes(ranks));
   auto* header = new (base) arena::ArenaHeader{};
   header->version = arena::kVersion;
   header->ranks = static_cast<std::uint32_t>(ranks);
@@ -69,7 +59,7 @@ void format_arena(const Mapping& mapping, int ranks, std::size_t segment_bytes, 
 }
 
 ByteRings rings_of(const std::shared_ptr<Mapping>& mapping, int ranks) {
-  return {std::shared_ptr<std::byte>(mapping, mapping->data() + rings_offset(ranks)), ranks};
+  return {std::shared_ptr<std::byte>(mapping, mapping->data() + rings_begin(ranks)), ranks};
 }
 
 ArenaMemory::ArenaMemory(const Mapping& mapping, int ranks)

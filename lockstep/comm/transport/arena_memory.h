@@ -12,9 +12,9 @@
 
 namespace lockstep::internal {
 
-// A rank's share that is not given, as bytes of address space: half of the machine's memory.
-std::size_t default_segment_bytes();
-// `segment_bytes` in whole huge pages; 0: the default.
+inline constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
+
+// `segment_bytes` in whole huge pages.
 std::size_t whole_segment_bytes(std::size_t segment_bytes);
 std::size_t arena_bytes(int ranks, std::size_t segment_bytes);
 

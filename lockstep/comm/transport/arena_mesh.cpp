@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,7 +27,8 @@ class ArenaMesh final : public Mesh {
         peers_(std::move(peers)),
         rings_(rings),
         yield_for_(yield_for),
-        reported_(static_cast<std::size_t>(size())) {}
+        reported_(static_cast<std::size_t>(size())),
+        announcements_(static_cast<std::size_t>(size())) {}
   ~ArenaMesh() override;
 
   int rank() const override { return rank_; }
@@ -37,6 +40,8 @@ class ArenaMesh final : public Mesh {
   std::size_t recv_some(int peer, MutableByteSpan data) override;
   void wait(std::span<const Interest> interests, Deadline deadline) override;
   void wake() noexcept override;
+  void announce(ByteView bytes) noexcept override;
+  std::optional<Announcement> take_announcement() override;
   void abort(const Error& error) noexcept override;
 
  private:
@@ -50,6 +55,7 @@ class ArenaMesh final : public Mesh {
   RingEnds ends(int peer) const { return {rank_, peer, peers_.name(peer)}; }
 
   bool is_ready(std::span<const Interest> interests) const;
+  bool has_announcement() const;
   void look_for_dead(TimePoint now);
   Error lost(int peer) const;
 
@@ -58,7 +64,8 @@ class ArenaMesh final : public Mesh {
   LocalPeers peers_;
   const ByteRings rings_;
   const Duration yield_for_;
-  std::vector<bool> reported_;  // ranks whose death wait() has reported
+  std::vector<bool> reported_;                // ranks whose death wait() has reported
+  std::vector<std::uint32_t> announcements_;  // by rank: the version that was taken
   TimePoint looked_;
   std::atomic<bool> is_woken_{false};
 };
@@ -113,7 +120,7 @@ std::size_t ArenaMesh::recv_some(int peer, MutableByteSpan data) {
 }
 
 bool ArenaMesh::is_ready(std::span<const Interest> interests) const {
-  if (is_woken_.load(std::memory_order_relaxed) || control().is_aborted()) return true;
+  if (is_woken_.load(std::memory_order_relaxed) || control().is_aborted() || has_announcement()) return true;
   return std::ranges::any_of(interests, [&](const Interest& each) {
     if (left(each.peer) || (each.readable && rings_.ring(each.peer, rank_).filled() != 0)) return true;
     return each.writable && rings_.ring(rank_, each.peer).has_room();
@@ -130,12 +137,33 @@ void ArenaMesh::wait(std::span<const Interest> interests, Deadline deadline) {
   control().check_abort(rank_);
   if (ready) return;
   look_for_dead(steady_clock().now());
-  throw Error(ErrorKind::timeout, "no peer was ready", {.rank = rank_});
+  throw Error(ErrorKind::timeout, "no peer was ready before the deadline", {.rank = rank_});
 }
 
 void ArenaMesh::wake() noexcept {
   is_woken_ = true;
   ring(bell(rank_));
+}
+
+void ArenaMesh::announce(ByteView bytes) noexcept {
+  if (fork_guard_.is_here()) control().announce(rank_, bytes);
+}
+
+bool ArenaMesh::has_announcement() const {
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer != rank_ && control().has_announcement(peer, announcements_[static_cast<std::size_t>(peer)])) return true;
+  }
+  return false;
+}
+
+std::optional<Announcement> ArenaMesh::take_announcement() {
+  for (int peer = 0; peer < size(); ++peer) {
+    if (peer == rank_) continue;
+    if (auto bytes = control().announcement(peer, announcements_[static_cast<std::size_t>(peer)])) {
+      return Announcement{peer, std::move(*bytes)};
+    }
+  }
+  return std::nullopt;
 }
 
 void ArenaMesh::look_for_dead(TimePoint now) {

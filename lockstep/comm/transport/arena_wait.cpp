@@ -21,7 +21,7 @@ using namespace std::chrono_literals;
 
 // Yielding longer would waste cores on which others compute. Dead peers ring no bell: a sleeper looks for them.
 constexpr Duration kYieldFor = 500us;
-constexpr Duration kLivenessPeriod = 20ms;
+constexpr Duration kPeerLook = 20ms;
 // How many waits for a rank on this core it takes to look for another core; looking costs about as much as they do.
 constexpr int kSharedWaits = 16;
 // With more ranks than this nobody looks; cores beyond are not gone to.
@@ -35,7 +35,7 @@ constexpr Duration kStoppedAfter = 2500ms;
 class ArenaWait::Wait final : public Waiter {
  public:
   Wait(const Arena& arena, LocalPeers& peers, const What& what, Duration first_report)
-      : Waiter({.yield_for = kYieldFor, .look_period = kLivenessPeriod}),
+      : Waiter({.yield_for = kYieldFor, .look_period = kPeerLook}),
         arena_(arena),
         peers_(peers),
         what_(what),

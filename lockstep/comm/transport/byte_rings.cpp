@@ -7,13 +7,13 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/comm/transport/round_up.h"
 
 namespace lockstep::internal {
 namespace {
 
 using arena::RingControl;
 
-constexpr std::size_t round_up(std::size_t value, std::size_t unit) { return (value + unit - 1) / unit * unit; }
 constexpr std::size_t pairs(int ranks) { return static_cast<std::size_t>(ranks) * static_cast<std::size_t>(ranks - 1); }
 
 std::size_t rings_offset(int ranks) {
@@ -74,7 +74,7 @@ std::size_t ByteRing::take(MutableByteSpan space, const RingEnds& ends) const {
 ByteRings::ByteRings(std::shared_ptr<std::byte> region, int ranks, std::size_t ring_bytes)
     : region_(std::move(region)), control_(region_.get(), ranks), ring_bytes_(ring_bytes) {
   if (!std::has_single_bit(ring_bytes)) {
-    throw Error(ErrorKind::invalid_argument, fmt::format("a ring of {} bytes: it must be a power of two", ring_bytes));
+    throw Error(ErrorKind::invalid_argument, fmt::format("ring_bytes is {}; it must be a power of two", ring_bytes));
   }
 }
 

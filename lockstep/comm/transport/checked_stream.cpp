@@ -125,7 +125,7 @@ CheckedReceiver::Found CheckedReceiver::receive(int fd, GroupId group, MutableBy
     }
     std::size_t most = kAheadBytes;
     if (const auto next = head()) {
-      if (!is_sound(*next)) throw Error(ErrorKind::corrupt_data, "the header of a block is wrong");
+      if (!is_sound(*next)) throw Error(ErrorKind::corrupt_data, "a header between its bytes is wrong");
       const std::size_t here = held() - kHeadBytes;
       if (checksums_ == Checksums::off) {
         begin_ += kHeadBytes;

@@ -16,13 +16,12 @@
 #include <vector>
 
 #include "lockstep/base/bytes.h"
+#include "lockstep/comm/transport/checksums.h"
 
 namespace lockstep::internal {
 
 // Whose stream data belong to, of the groups that share a connection. The same on all ranks.
 using GroupId = std::uint64_t;
-
-enum class Checksums : std::uint8_t { on, off };
 
 struct BlockHead {
   GroupId group = 0;

@@ -1,49 +1,94 @@
 #include "lockstep/comm/transport/group_links.h"
 
+#include <unistd.h>
+
 #include <algorithm>
-#include <cstring>
+#include <utility>
+
+#include "lockstep/comm/net/framing.h"
+#include "lockstep/comm/transport/control_message.h"
+#include "lockstep/comm/transport/doorbell.h"
 
 namespace lockstep::internal {
-namespace {
 
-constexpr std::size_t kKeptBytes = std::size_t{256} << 10;
-
-}  // namespace
-
-void ByteQueue::add(ByteSpan bytes) {
-  if (begin_ > bytes_.size() / 2) {
-    bytes_.erase(bytes_.begin(), bytes_.begin() + static_cast<std::ptrdiff_t>(begin_));
-    begin_ = 0;
+bool GroupLinks::end(const Error& error, Bytes message) {
+  {
+    const std::lock_guard lock(mutex);
+    if (is_aborted) return false;
+    reason = error;
+    abort_message = std::move(message);
+    is_aborted = true;
   }
-  bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
+  notify();
+  return true;
 }
 
-std::size_t ByteQueue::take(MutableByteSpan space) {
-  const std::size_t count = std::min(space.size(), size());
-  if (count != 0) std::memcpy(space.data(), bytes_.data() + begin_, count);
-  begin_ += count;
-  if (empty()) clear();
-  return count;
+Error GroupLinks::why() {
+  const std::lock_guard lock(mutex);
+  return reason ? Error(*reason) : Error(ErrorKind::aborted, "the group was ended", {.rank = rank});
 }
 
-void ByteQueue::clear() {
-  if (bytes_.capacity() > kKeptBytes) bytes_ = {};
-  bytes_.clear();
-  begin_ = 0;
+// Either the sleeper sees the news, or this sees where it sleeps.
+void GroupLinks::notify() noexcept {
+  has_news.store(true);
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (is_leading.load()) {
+    const std::uint64_t one = 1;
+    [[maybe_unused]] const ssize_t written = ::write(wake_fd, &one, sizeof one);
+  } else {
+    internal::wake(bell);
+  }
+}
+
+Bytes GroupLinks::aborted_message() {
+  const std::lock_guard lock(mutex);
+  return is_aborted ? abort_message : Bytes();
+}
+
+std::vector<Bytes> GroupLinks::announced() {
+  const std::lock_guard lock(mutex);
+  std::vector<Bytes> messages;
+  for (const auto& [whose, said] : announced_by) {
+    messages.push_back(frame(encode_announcement(id, {whose, said.number, said.bytes}), kMaxControlBytes));
+  }
+  return messages;
+}
+
+Bytes GroupLinks::announce(ByteView bytes) {
+  const std::lock_guard lock(mutex);
+  Announced& own = announced_by[rank];
+  own.bytes = bytes;
+  return frame(encode_announcement(id, {rank, ++own.number, bytes}), kMaxControlBytes);
+}
+
+void GroupLinks::note_announcement(ByteView body, int from) {
+  const AnnouncementBody said = decode_announcement(body, from, static_cast<int>(peers.size()));
+  if (said.rank == rank) return;
+  {
+    const std::lock_guard lock(mutex);
+    Announced& known = announced_by[said.rank];
+    if (said.number <= known.number) return;
+    if (!std::exchange(known.is_new, true)) ++announcements;
+    known.number = said.number;
+    known.bytes = said.bytes;
+  }
+  notify();
+}
+
+std::optional<GroupLinks::Heard> GroupLinks::take_announcement() {
+  if (announcements == 0) return std::nullopt;
+  const std::lock_guard lock(mutex);
+  const auto next = std::ranges::find_if(announced_by, [](const auto& each) { return each.second.is_new; });
+  if (next == announced_by.end()) return std::nullopt;
+  auto& [from, said] = *next;
+  said.is_new = false;
+  --announcements;
+  return Heard{from, said.bytes, frame(encode_announcement(id, {from, said.number, said.bytes}), kMaxControlBytes)};
 }
 
 int GroupLinks::rank_of(int peer) const {
-  for (std::size_t each = 0; each < by_rank.size(); ++each) {
-    if (by_rank[each] != nullptr && by_rank[each]->peer == peer) return static_cast<int>(each);
-  }
-  return -1;
-}
-
-bool GroupLinks::awaits(int peer, bool Mesh::Interest::*what) const {
-  return std::ranges::any_of(interests, [&](const Mesh::Interest& each) {
-    const GroupStream* stream = by_rank[static_cast<std::size_t>(each.peer)];
-    return each.*what && stream != nullptr && stream->peer == peer;
-  });
+  const auto found = std::ranges::find(peers, peer);
+  return found == peers.end() ? -1 : static_cast<int>(found - peers.begin());
 }
 
 }  // namespace lockstep::internal

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,6 +15,13 @@
 #include "lockstep/base/error.h"
 
 namespace lockstep::internal {
+
+// What a rank has sent to all its peers beside the streams.
+struct Announcement {
+  int from = -1;
+  Bytes bytes = {};
+};
+inline constexpr std::size_t kMaxAnnouncementBytes = 2304;
 
 class Mesh {
  public:
@@ -32,14 +40,17 @@ class Mesh {
   // data was damaged, where the mesh can tell. Once the mesh is aborted, every call throws that error.
   virtual std::size_t send_some(int peer, ByteSpan data) = 0;
   virtual std::size_t recv_some(int peer, MutableByteSpan data) = 0;
-  // The data that send_some() has begun will not be completed: the mesh sends the rest that it holds, before the
-  // data of the next call. Without this call the next data continue the last ones.
-  virtual void abandon(int /*peer*/) {}
+
+  // Whether bytes can go to the peer at once. If not, send_some() and wait() make a connection.
+  virtual bool is_connected(int /*peer*/) const { return true; }
+  virtual bool connects_when_needed() const { return false; }
 
   struct Interest {
     int peer = -1;
     bool readable = false;
     bool writable = false;
+    // Whether this rank waits for that one, not only for what it may send: if they have no connection, one is made.
+    bool is_awaited = true;
   };
   // Blocks until one of the interests is ready, or throws Error{timeout, peer_lost}. May wake early. A peer
   // that died is reported once, even if it is not among the interests; one that said goodbye is not. Without interests
@@ -47,6 +58,13 @@ class Mesh {
   virtual void wait(std::span<const Interest> interests, Deadline deadline) = 0;
   // The present or the next wait() with interests returns early.
   virtual void wake() noexcept = 0;
+
+  // Sends up to kMaxAnnouncementBytes to all peers, beside the streams. A peer that does not read receives the last of
+  // several announcements. Never blocks.
+  virtual void announce(ByteView bytes) noexcept = 0;
+  // An announcement that has arrived, each once; wait() with interests returns while there is one. Works after an
+  // abort, too.
+  virtual std::optional<Announcement> take_announcement() = 0;
 
   // Tells all ranks of the mesh to stop with this error (kind, peer and text travel); the first one wins. Never
   // blocks.

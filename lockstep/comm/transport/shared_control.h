@@ -1,15 +1,28 @@
-// What ranks that share memory need besides data: a doorbell for each thread that waits, and the record of the error
-// that ends them all. Any thread of any rank may call; nothing here blocks.
+// What ranks that share memory need besides data: a doorbell for each thread that waits, what each rank has announced,
+// and the record of the error that ends them all. Any thread of any rank may call; nothing here blocks.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
+#include "lockstep/base/bytes.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/transport/abort_record.h"
 #include "lockstep/comm/transport/arena_layout.h"
 
 namespace lockstep::internal {
+namespace arena {
+
+// What a rank has announced last. A reader copies it, and discards the copy if `version` has changed meanwhile.
+struct AnnouncementRecord {
+  static constexpr std::size_t kWords = 288;
+  alignas(kCacheLine) std::atomic<std::uint32_t> version;  // odd while it is written; 0: nothing was announced
+  std::atomic<std::uint32_t> bytes;
+  std::atomic<std::uint64_t> words[kWords];
+};
+
+}  // namespace arena
 
 class SharedControl {
  public:
@@ -20,6 +33,13 @@ class SharedControl {
   int ranks() const { return ranks_; }
   arena::AbortRecord& abort_record() const { return *record_; }
   arena::RankBells& bells(int rank) const { return bells_[rank]; }
+
+  // By one thread of `rank`; see Mesh::announce().
+  void announce(int rank, ByteView bytes) const noexcept;
+  // Of a version other than `seen`.
+  bool has_announcement(int from, std::uint32_t seen) const;
+  // Reads it, and sets `seen`. Nothing while it is written.
+  std::optional<Bytes> announcement(int from, std::uint32_t& seen) const;
 
   // Ends collectives and messages of all ranks with this error; the first one wins.
   void abort(const Error& error) const noexcept;
@@ -32,6 +52,7 @@ class SharedControl {
  private:
   arena::AbortRecord* record_;
   arena::RankBells* bells_;
+  arena::AnnouncementRecord* announcements_;
   int ranks_;
 };
 

@@ -1,350 +1,207 @@
 #include "lockstep/comm/transport/shared_links.h"
 
 #include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
-#include "lockstep/base/checked.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/private_fd.h"
 #include "lockstep/comm/net/framing.h"
 #include "lockstep/comm/transport/control_message.h"
-#include "lockstep/comm/transport/doorbell.h"
+#include "lockstep/comm/transport/link_claim.h"
 
 namespace lockstep::internal {
-namespace {
 
-// See window_; for each connection.
-constexpr std::size_t kWindowBytes = std::size_t{8} << 20;
-// Of groups that are not open here yet.
-constexpr std::size_t kMostGroups = std::size_t{1} << 16;
-
-}  // namespace
-
-SharedLinks::SharedLinks(int rank, std::vector<TcpLink> links, const TcpMeshSettings& settings)
+SharedLinks::SharedLinks(int rank, TcpLinks made, const TcpMeshSettings& settings)
     : rank_(rank),
       connections_(settings.connections),
       checksums_(settings.checksums),
-      window_(kWindowBytes * static_cast<std::size_t>(settings.connections)),
-      credit_step_(window_ / 4),
+      is_complete_(settings.size <= settings.complete_up_to),
+      neighbours_(settings.neighbours),
       epoll_(PrivateFd::open([] { return ::epoll_create1(EPOLL_CLOEXEC); })),
-      wake_(PrivateFd::open([] { return ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); })),
-      peers_(links.size()) {
-  if (!epoll_ || !wake_) throw system_error("making the descriptors of a mesh failed", errno);
-  watch_all(links);
-  for (int number = 0; number < static_cast<int>(links.size()); ++number) {
-    TcpPeer& peer = this->peer(number);
-    TcpLink& link = links[static_cast<std::size_t>(number)];
-    peer.name = std::move(link.who);
-    peer.host_timeout = settings.host_timeout;
-    if (number == rank_) continue;
-    peer.control = std::move(link.control);
-    peer.streams = TcpStreams(std::move(link.data), settings.checksums);
+      wake_(PrivateFd::open([] { return ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK); })) {
+  if (!epoll_ || !wake_) throw system_error("making event descriptors for connections", errno);
+  watch_leader();
+  const std::string self = made.links[static_cast<std::size_t>(rank)].who;
+  for (const TcpLink& link : made.links) {
+    peers_.push_back(
+        std::make_unique<TcpPeer>(static_cast<int>(peers_.size()), link.who, self, settings, open_groups_));
+  }
+  if (!made.listeners.empty()) {
+    const LinkOpener::Report report{
+        .opened = [this](int peer, std::uint32_t connection,
+                         UniqueFd fd) { adopt(this->peer(peer), connection, std::move(fd)); },
+        .failed =
+            [this](int number, const std::string& why) {
+              TcpPeer& peer = this->peer(number);
+              const PeerLock lock(*this, peer);
+              peer.fail(why);
+            },
+    };
+    opener_ = std::make_unique<LinkOpener>(settings, made.links, std::move(made.addresses), std::move(made.listeners),
+                                           report);
+  }
+  for (const auto& peer : peers_) {
+    TcpLink& link = made.links[static_cast<std::size_t>(peer->number())];
+    if (link.control) adopt(*peer, kControlLink, std::move(link.control));
+    for (std::uint32_t i = 0; i < link.data.size(); ++i) {
+      if (link.data[i]) adopt(*peer, i + 1, std::move(link.data[i]));
+    }
   }
 }
 
-GroupLinks& SharedLinks::open(GroupId id, int rank, const std::vector<int>& connected,
-                              const std::vector<std::string>& names) {
-  const std::lock_guard lock(mutex_);
-  GroupLinks* const known = find(id);
-  if (closed_.contains(id) || (known != nullptr && known->is_open)) {
-    throw Error(ErrorKind::invalid_argument, fmt::format("group {:016x} already exists", id), {.rank = rank});
+std::size_t SharedLinks::sockets() const {
+  const auto of = [this](const auto& peer) {
+    return (peer->has_control() ? 1 : 0) + (peer->has_data() ? static_cast<std::size_t>(connections_) : 0);
+  };
+  std::size_t count = 0;
+  for (const auto& peer : peers_) count += of(peer);
+  return count;
+}
+
+void SharedLinks::adopt(TcpPeer& peer, std::uint32_t connection, UniqueFd fd) {
+  const int descriptor = fd.get();
+  const PeerLock lock(*this, peer);
+  try {
+    watch_connection(peer, connection, descriptor);
+    peer.adopt(connection, std::move(fd));
+  } catch (const Error& error) {  // without memory for the event queue
+    peer.fail(error.what());
   }
-  GroupLinks& group = known != nullptr ? *known : groups_.try_emplace(id, id).first->second;
-  for (std::size_t each = 0; each < connected.size(); ++each) {
-    const bool is_self = std::cmp_equal(each, rank);
-    GroupStream* const stream = is_self ? nullptr : &stream_of(group, connected[each]);
-    if (stream != nullptr) stream->name = names[each];
-    group.by_rank.push_back(stream);
+}
+
+void SharedLinks::want(const TcpPeer& peer, LinkOpener::Part part) noexcept {
+  const bool is_there = part == LinkOpener::Part::data ? peer.has_data() : peer.has_control();
+  if (!is_there && opener_ != nullptr) opener_->want(peer.number(), part);
+}
+
+SharedLinks::PeerLock::~PeerLock() {
+  const Ended ended = peer_.take_ended();
+  lock_.unlock();
+  for (const auto& each : ended) links_.tell_abort(*each);
+  links_.serve(peer_, nullptr);
+}
+
+// Takes the events of a peer, or leaves them to the thread that holds its lock.
+void SharedLinks::serve(TcpPeer& peer, const GroupLinks* me) noexcept {
+  while (peer.has_events()) {
+    std::unique_lock lock(peer.mutex, std::try_to_lock);
+    if (!lock) return;
+    peer.take_events(me);
+    const Ended ended = peer.take_ended();
+    lock.unlock();
+    for (const auto& each : ended) tell_abort(*each);
   }
-  group.rank = rank;
-  group.name = names[static_cast<std::size_t>(rank)];
-  group.bell_message = frame(encode(ControlKind::bell, id), kMaxControlBytes);
-  group.credit_message = frame(encode(ControlKind::credit, id, credit_step_), kMaxControlBytes);
-  group.is_open = true;
-  for (auto& [number, stream] : group.streams) {
-    const int sender = group.rank_of(number);
-    if (sender < 0) {
-      end_damaged(number, Error(ErrorKind::corrupt_data, "it sends to a group to which it does not belong"));
-    } else if (!peer(number).damaged.empty()) {
-      end(group, Error(ErrorKind::corrupt_data, peer(number).damaged, {.rank = rank, .peer = sender}));
-    } else if (peer(number).is_dead() && !stream.is_left) {
-      stream.is_dead = true;
-      ++group.unreported;
+}
+
+std::size_t SharedLinks::groups_with(int number) {
+  TcpPeer& peer = this->peer(number);
+  const PeerLock lock(*this, peer);
+  return peer.streams();
+}
+
+std::shared_ptr<GroupLinks> SharedLinks::open(GroupId id, int rank, const std::vector<int>& connected,
+                                              const std::vector<std::string>& names) {
+  const auto group = std::make_shared<GroupLinks>(id, rank, names[static_cast<std::size_t>(rank)], wake_.get());
+  group->peers = connected;
+  group->bell_message = frame(encode(ControlKind::bell, id), kMaxControlBytes);
+  const Error exists(ErrorKind::invalid_argument, fmt::format("group {:016x} already exists", id), {.rank = rank});
+  for (const int number : connected) {
+    if (number == rank_) {
+      group->by_rank.push_back(nullptr);
+      continue;
     }
+    TcpPeer& peer = this->peer(number);
+    const PeerLock lock(*this, peer);
+    group->by_rank.push_back(peer.reserve(id));
+    if (group->by_rank.back() == nullptr) throw Error(exists);
   }
-  if (const auto early = std::exchange(group.early_abort, {})) {
-    guarded_control(early->first, [&] { take_control(early->first, early->second); });
+  if (!open_groups_.add(id)) throw Error(exists);
+  for (const auto& each : peers_) {
+    const PeerLock lock(*this, *each);
+    const int number = group->rank_of(each->number());
+    GroupStream* const stream = number < 0 ? nullptr : group->by_rank[static_cast<std::size_t>(number)];
+    if (stream != nullptr) each->attach(*stream, group, names[static_cast<std::size_t>(number)]);
+    if (number < 0) each->refuse(id);
+    const int size = static_cast<int>(names.size());
+    if (stream != nullptr && are_neighbours(neighbours_, rank, number, size)) want_control(*stream);
   }
   return group;
 }
 
 void SharedLinks::close(GroupLinks& group) noexcept {
-  const std::lock_guard lock(mutex_);
-  try {
-    for (const GroupStream* stream : group.by_rank) {
-      if (stream != nullptr) send_control(stream->peer, encode(ControlKind::goodbye, group.id, stream->sent));
-    }
-    closed_.insert(group.id);
-  } catch (const std::exception&) {  // no memory: it stays, as one that nobody reads
-    group.is_aborted = true;
-    return;
+  for (GroupStream* const stream : group.by_rank) {
+    if (stream == nullptr) continue;
+    TcpPeer& peer = this->peer(stream->peer);
+    const PeerLock lock(*this, peer);
+    peer.detach(*stream);
   }
-  groups_.erase(group.id);
+  open_groups_.remove(group.id);
 }
 
-// Receives. What was read off a connection and could not be kept is lost, for whatever reason.
-template <class Receive>
-void SharedLinks::guarded(int from, Receive&& receive) {
-  moving_ = from;
-  try {
-    receive();
-  } catch (const Error& error) {
-    end_damaged(from, error);
-  } catch (const std::exception& error) {
-    end_damaged(from, Error(ErrorKind::internal, error.what()));
-  }
+SharedLinks::Step SharedLinks::send(GroupStream& stream, ByteSpan data) {
+  want_data(stream);
+  TcpPeer& peer = this->peer(stream.peer);
+  const PeerLock lock(*this, peer);
+  return peer.send(stream, data);
 }
 
-template <class Take>
-void SharedLinks::guarded_control(int from, Take&& take) {
-  try {
-    take();
-  } catch (const Error& error) {
-    end_all(from, error.kind(), [&](const std::string& name, const std::string&) {
-      return fmt::format("{} sent a malformed control message: {}", name, error.what());
-    });
-  }
-}
-
-SharedLinks::Step SharedLinks::send(GroupLinks& group, GroupStream& stream, ByteSpan data) {
-  const std::lock_guard lock(mutex_);
-  TcpStreams& streams = peer(stream.peer).streams;
-  if (!stream.flushed.empty()) {
-    const std::size_t bytes = std::min(stream.flushed.size(), data.size());
-    const auto end = stream.flushed.begin() + static_cast<std::ptrdiff_t>(bytes);
-    if (!std::equal(stream.flushed.begin(), end, data.begin())) return {.failure = std::strerror(EPROTO)};
-    stream.flushed.erase(stream.flushed.begin(), end);
-    return {.bytes = bytes};
-  }
-  moving_ = stream.peer;
-  sender_ = {&group, &stream};
-  if (stream.is_abandoned) {
-    if (const Step step = streams.finish(group.id, *this); streams.is_within_block_of(group.id)) return step;
-  }
-  if (!streams.is_within_block_of(group.id)) {
-    if (stream.credit == 0) return {.is_blocked = true};
-    data = data.first(std::min(data.size(), stream.credit));
-  }
-  return streams.send(group.id, data, *this);
-}
-
-void SharedLinks::abandon(GroupLinks& group, GroupStream& stream) {
-  const std::lock_guard lock(mutex_);
-  stream.flushed.clear();
-  stream.is_abandoned = peer(stream.peer).streams.is_within_block_of(group.id);
-}
-
-SharedLinks::Step SharedLinks::receive(GroupLinks& group, GroupStream& stream, MutableByteSpan space) {
-  const std::lock_guard lock(mutex_);
-  Step step;
-  if (group.is_aborted) return step;  // just now, by another thread: what had arrived is gone, so the next is not next
-  if (!stream.arrived.empty()) {
-    step.bytes = stream.arrived.take(space);
-  } else if (stream.has_ended()) {
-    step.failure = "it has left";
-  } else if (TcpPeer& from = peer(stream.peer); from.damaged.empty()) {
-    guarded(stream.peer, [&] { step = from.streams.receive(group.id, space, *this); });
-    stream.received += step.bytes;
-  }
-  stream.taken += step.bytes;
-  give_credit(group, stream);
-  return step;
-}
-
-void SharedLinks::receive_all(int from) {
-  TcpPeer& peer = this->peer(from);
-  if (peer.damaged.empty()) guarded(from, [&] { peer.streams.receive_all(*this); });
-}
-
-void SharedLinks::give_credit(const GroupLinks& group, GroupStream& stream) {
-  for (; stream.taken - stream.credited >= credit_step_; stream.credited += credit_step_) {
-    peer(stream.peer).send_control(group.credit_message);
-  }
-}
-
-void SharedLinks::send_control(int to, const Bytes& message) noexcept {
-  peer(to).send_control(frame(message, kMaxControlBytes));
+SharedLinks::Step SharedLinks::receive(GroupStream& stream, MutableByteSpan space) {
+  TcpPeer& peer = this->peer(stream.peer);
+  const PeerLock lock(*this, peer);
+  return peer.receive(stream, space);
 }
 
 void SharedLinks::ring_bell(const GroupLinks& group, const GroupStream& stream) {
-  const std::lock_guard lock(mutex_);
-  peer(stream.peer).send_control(group.bell_message);
+  want_control(stream);
+  TcpPeer& peer = this->peer(stream.peer);
+  const PeerLock lock(*this, peer);
+  peer.send_control(group.bell_message);
 }
 
-SharedLinks::Sender SharedLinks::sender(GroupId id) {
-  if (sender_.group->id == id) return sender_;
-  GroupLinks* const group = find(id);
-  return group == nullptr ? Sender{} : Sender{group, &stream_of(*group, moving_)};
-}
-
-void SharedLinks::begun(GroupId id, std::size_t bytes) { sender(id).stream->credit -= bytes; }
-
-void SharedLinks::flushed(GroupId id, ByteSpan data) {
-  const auto [group, stream] = sender(id);
-  if (group == nullptr || stream->is_abandoned) return;  // or it was closed
-  stream->flushed.insert(stream->flushed.end(), data.begin(), data.end());
-  if (group->awaits(moving_, &Mesh::Interest::writable)) notify(*group);
-}
-
-void SharedLinks::ended(GroupId id, std::size_t bytes) {
-  GroupStream* const stream = sender(id).stream;
-  if (stream == nullptr) return;
-  stream->sent += bytes;
-  stream->is_abandoned = false;
-}
-
-void SharedLinks::arrived(GroupId id, ByteSpan data) {
-  if (closed_.contains(id)) return;
-  GroupLinks* const known = find(id);
-  const int from = moving_;
-  if (known == nullptr && groups_.size() >= kMostGroups) throw_corrupt({"block", from}, "too many groups");
-  GroupLinks& group = known != nullptr ? *known : groups_.try_emplace(id, id).first->second;
-  if (group.is_aborted) return;
-  GroupStream& stream = stream_of(group, from);
-  stream.received += data.size();
-  if (stream.received - stream.credited > window_) throw_corrupt({"block", from}, "it exceeds its credit");
-  stream.arrived.add(data);
-  if (group.awaits(from, &Mesh::Interest::readable)) notify(group);
-}
-
-GroupLinks* SharedLinks::find(GroupId id) {
-  const auto found = groups_.find(id);
-  return found == groups_.end() ? nullptr : &found->second;
-}
-
-GroupStream& SharedLinks::stream_of(GroupLinks& group, int number) {
-  const auto found = group.streams.find(number);
-  if (found != group.streams.end()) return found->second;
-  if (group.is_open) throw_corrupt({"block", number}, "sent to a group to which it does not belong");
-  return group.streams.try_emplace(number, number, window_).first->second;
-}
-
-void SharedLinks::read_control(int from) {
-  TcpPeer& peer = this->peer(from);
-  if (peer.is_dead() || from == rank_) return;
-  guarded_control(from, [&] { peer.read_control([&](ByteView message) { take_control(from, message); }); });
-  if (!peer.is_dead()) return;
-  for (auto& [id, group] : groups_) {
-    const auto found = group.streams.find(from);
-    if (!group.is_open || found == group.streams.end() || found->second.is_over()) continue;
-    found->second.is_dead = true;
-    ++group.unreported;
-    notify(group);
-  }
-}
-
-void SharedLinks::take_control(int from, ByteView bytes) {
-  const ControlMessage message = decode_control(bytes, from);
-  if (message.kind == ControlKind::connected || closed_.contains(message.group)) return;
-  GroupLinks* const known = find(message.group);
-  const Origin origin{"control message", from};
-  if (known == nullptr && groups_.size() >= kMostGroups) throw_corrupt(origin, "too many groups");
-  GroupLinks& group = known != nullptr ? *known : groups_.try_emplace(message.group, message.group).first->second;
-  GroupStream& stream = stream_of(group, from);
-  switch (message.kind) {
-    case ControlKind::abort:
-      if (group.is_open) {
-        const int size = static_cast<int>(group.by_rank.size());
-        // Sent to all again, unchanged: a rank that leaves because of it must not be seen before it.
-        tell_abort(group, decode_abort(message, group.rank_of(from), group.rank, size), Bytes(bytes));
-      } else if (!group.early_abort) {
-        group.early_abort.emplace(from, bytes);
-      }
-      return;
-    case ControlKind::goodbye:
-      stream.ends_at = message.bytes;
-      stream.is_left = true;
-      return notify(group);
-    case ControlKind::credit:
-      if (message.bytes > window_ - stream.credit) throw_corrupt(origin, "it grants credit for more than was sent");
-      stream.credit += message.bytes;
-      if (group.awaits(from, &Mesh::Interest::writable)) notify(group);
-      return;
-    default: return notify(group);
-  }
-}
-
-bool SharedLinks::end(GroupLinks& group, const Error& error) {
-  if (group.is_aborted.exchange(true)) return false;
-  group.reason = error;
-  for (auto& [number, stream] : group.streams) stream.arrived.clear();
-  notify(group);
-  return true;
-}
-
-void SharedLinks::tell_abort(GroupLinks& group, const Error& error, const Bytes& encoded) {
-  if (!end(group, error)) return;
-  for (const GroupStream* stream : group.by_rank) {
-    if (stream != nullptr) send_control(stream->peer, encoded);
+void SharedLinks::tell_abort(const GroupLinks& group) noexcept {
+  for (const int number : group.peers) {
+    TcpPeer& peer = this->peer(number);
+    const PeerLock lock(*this, peer);
+    peer.tell_abort(group);
   }
 }
 
 void SharedLinks::abort(GroupLinks& group, const Error& error) noexcept {
-  const std::lock_guard lock(mutex_);
   try {
-    tell_abort(group, error, encode_abort(group.id, error));
+    if (group.end(error, frame(encode_abort(group.id, error), kMaxControlBytes))) tell_abort(group);
   } catch (const std::exception&) {
     group.is_aborted = true;  // no memory for the text
-    notify(group);
+    group.notify();
   }
-}
-
-void SharedLinks::end_all(int from, ErrorKind kind, const Text& text) {
-  for (auto& [id, group] : groups_) {
-    const int number = group.is_open ? group.rank_of(from) : -1;
-    if (number < 0) continue;
-    const Error error(kind, text(group.by_rank[static_cast<std::size_t>(number)]->name, group.name),
-                      {.rank = group.rank, .peer = number});
-    tell_abort(group, error, encode_abort(group.id, error));
-  }
-}
-
-void SharedLinks::end_damaged(int from, const Error& damage) {
-  const Text text = [&](const std::string& name, const std::string& self) {
-    return fmt::format(
-        "data from {} to {} was damaged on its way: {}; look for a bad network card, cable, switch or "
-        "memory between them",
-        name, self, damage.what());
-  };
-  peer(from).damaged = text(peer(from).name, peer(rank_).name);
-  end_all(from, damage.kind(), text);
-}
-
-Error SharedLinks::reason(const GroupLinks& group) {
-  const std::lock_guard lock(mutex_);
-  return group.reason ? Error(*group.reason) : Error(ErrorKind::aborted, "the group was ended", {.rank = group.rank});
 }
 
 std::optional<int> SharedLinks::take_death(GroupLinks& group) {
   if (group.unreported == 0) return std::nullopt;
-  const std::lock_guard lock(mutex_);
-  for (auto& [number, stream] : group.streams) {
-    if (!stream.is_dead || stream.is_reported) continue;
-    stream.is_reported = true;
+  for (std::size_t rank = 0; rank < group.by_rank.size(); ++rank) {
+    GroupStream* const stream = group.by_rank[rank];
+    if (stream == nullptr || !stream->is_dead || stream->is_reported) continue;
+    stream->is_reported = true;
     --group.unreported;
-    return group.rank_of(number);
+    return static_cast<int>(rank);
   }
   return std::nullopt;
 }
 
 std::string SharedLinks::why_dead(const GroupStream& stream) {
-  const std::lock_guard lock(mutex_);
-  return peer(stream.peer).why;
+  TcpPeer& peer = this->peer(stream.peer);
+  const PeerLock lock(*this, peer);
+  return peer.why_dead();
+}
+
+void SharedLinks::look_at_control(const GroupLinks& group) {
+  for (const int number : group.peers) {
+    TcpPeer& peer = this->peer(number);
+    const PeerLock lock(*this, peer);
+    peer.read_control();
+  }
 }
 
 }  // namespace lockstep::internal

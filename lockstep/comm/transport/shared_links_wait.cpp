@@ -5,10 +5,10 @@
 #include <cerrno>
 #include <chrono>
 #include <climits>
-#include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/transport/doorbell.h"
+#include "lockstep/comm/transport/link_claim.h"
 #include "lockstep/comm/transport/shared_links.h"
 
 namespace lockstep::internal {
@@ -18,9 +18,9 @@ constexpr int kMostEvents = 64;
 constexpr Duration kLongestSleep = std::chrono::hours(1);
 
 constexpr std::uint64_t kWakeId = ~std::uint64_t{0};
-// Of a connection: 0 for control, else 1 + the index of one for data.
+// Of a connection, numbered as LinkClaim does.
 constexpr std::uint64_t kNumbers = kMaxConnections + 1;
-std::uint64_t event_id(int peer, std::uint64_t number) { return static_cast<std::uint64_t>(peer) * kNumbers + number; }
+std::uint64_t event_id(int peer, std::uint32_t number) { return static_cast<std::uint64_t>(peer) * kNumbers + number; }
 
 // As epoll_wait() takes them, rounded up.
 int milliseconds(Duration most) {
@@ -30,16 +30,11 @@ int milliseconds(Duration most) {
 
 }  // namespace
 
-void SharedLinks::watch_all(const std::vector<TcpLink>& links) {
-  watch(wake_.get(), EPOLLIN, kWakeId);
-  for (int number = 0; number < static_cast<int>(links.size()); ++number) {
-    const TcpLink& link = links[static_cast<std::size_t>(number)];
-    if (number == rank_) continue;
-    watch(link.control.get(), EPOLLIN | EPOLLOUT | EPOLLET, event_id(number, 0));
-    for (std::size_t i = 0; i < link.data.size(); ++i) {
-      watch(link.data[i].get(), EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, event_id(number, i + 1));
-    }
-  }
+void SharedLinks::watch_leader() { watch(wake_.get(), EPOLLIN, kWakeId); }
+
+void SharedLinks::watch_connection(const TcpPeer& peer, std::uint32_t connection, int fd) {
+  const std::uint32_t hang_up = connection == kControlLink ? 0U : EPOLLRDHUP;
+  watch(fd, EPOLLIN | EPOLLOUT | EPOLLET | hang_up, event_id(peer.number(), connection));
 }
 
 void SharedLinks::watch(int fd, std::uint32_t events, std::uint64_t id) {
@@ -51,46 +46,44 @@ void SharedLinks::watch(int fd, std::uint32_t events, std::uint64_t id) {
   }
 }
 
-bool SharedLinks::is_ready(const GroupLinks& group, Interests interests) {
-  const std::lock_guard lock(mutex_);
-  return has_ready(group, interests);
+template <class Use>
+bool SharedLinks::any_stream(const GroupLinks& group, Interests interests, Use&& use) {
+  for (const Mesh::Interest& each : interests) {
+    GroupStream* const stream = group.by_rank[static_cast<std::size_t>(each.peer)];
+    if (stream == nullptr) continue;
+    TcpPeer& peer = this->peer(stream->peer);
+    const PeerLock lock(*this, peer);
+    if (use(peer, *stream, each)) return true;
+  }
+  return false;
 }
 
-bool SharedLinks::has_ready(const GroupLinks& group, Interests interests) {
-  return std::ranges::any_of(interests, [&](const Mesh::Interest& each) {
-    const GroupStream* const stream = group.by_rank[static_cast<std::size_t>(each.peer)];
-    if (stream == nullptr) return false;
-    const TcpPeer& other = peer(stream->peer);
-    if (each.readable) {
-      if (!stream->arrived.empty() || stream->has_ended()) return true;
-      if (other.damaged.empty() && other.streams.is_readable()) return true;
-    }
-    if (!each.writable) return false;
-    if (!stream->flushed.empty()) return true;
-    const bool may_send = stream->credit != 0 || other.streams.is_within_block_of(group.id);
-    return may_send && other.streams.is_writable();
+bool SharedLinks::is_ready(const GroupLinks& group, Interests interests) {
+  return any_stream(group, interests, [](TcpPeer& peer, const GroupStream& stream, const Mesh::Interest& each) {
+    return peer.is_ready(stream, each.readable, each.writable);
   });
 }
 
 void SharedLinks::sleep(GroupLinks& group, Interests interests, Duration most) {
   const TimePoint start = steady_clock().now();
   const Duration limit = std::min(most, kLongestSleep);
-  std::unique_lock lock(mutex_);
-  group.interests = interests;
-  waiting_.push_back(&group);
   const auto leave = [&] {
-    group.interests = {};
-    group.has_news = false;
-    std::erase(waiting_, &group);
-    if (leader_ == nullptr && !waiting_.empty()) internal::wake(waiting_.front()->bell);
+    any_stream(group, interests, [](TcpPeer& peer, GroupStream& stream, const Mesh::Interest&) {
+      peer.delist(stream);
+      return false;
+    });
+    group.has_news.exchange(false);
+    if (leader_ == nullptr) wake_follower();
   };
   try {
-    for (Duration left = limit; !group.has_news && !has_ready(group, interests);) {
-      if (leader_ == nullptr) {
-        lead(group, left, lock);
-      } else {
-        follow(group, left, lock);
-      }
+    // From here on whatever happens to these streams is news.
+    any_stream(group, interests, [](TcpPeer& peer, GroupStream& stream, const Mesh::Interest& each) {
+      peer.enlist(stream, each.readable, each.writable);
+      return false;
+    });
+    bool is_new = is_ready(group, interests);
+    for (Duration left = limit; !is_new && !group.has_news;) {
+      is_new = sleep_once(group, left) == Slept::leading && is_ready(group, interests);
       left = limit - (steady_clock().now() - start);
       if (left <= Duration::zero()) break;
     }
@@ -101,93 +94,65 @@ void SharedLinks::sleep(GroupLinks& group, Interests interests, Duration most) {
   leave();
 }
 
-void SharedLinks::lead(GroupLinks& group, Duration most, std::unique_lock<std::mutex>& lock) {
-  epoll_event events[kMostEvents];
-  leader_ = &group;
-  lock.unlock();
-  const int count = ::epoll_wait(epoll_.get(), events, kMostEvents, milliseconds(most));
-  const int error = errno;
-  lock.lock();
-  leader_ = nullptr;
-  if (count < 0 && error != EINTR) throw system_error("waiting for peers failed", error);
-  take({events, static_cast<std::size_t>(std::max(count, 0))}, group, true);
+SharedLinks::Slept SharedLinks::sleep_once(GroupLinks& group, Duration most) {
+  GroupLinks* nobody = nullptr;
+  if (leader_.compare_exchange_strong(nobody, &group)) {
+    lead(group, most);
+    return Slept::leading;
+  }
+  follow(group, most);
+  return Slept::following;
 }
 
-void SharedLinks::follow(GroupLinks& group, Duration most, std::unique_lock<std::mutex>& lock) {
-  const std::uint32_t heard = group.bell.rings.load(std::memory_order_acquire);
-  group.bell.sleeping = 1;
-  lock.unlock();
-  futex_wait(group.bell, heard, most);
-  lock.lock();
-  group.bell.sleeping = 0;
+void SharedLinks::lead(GroupLinks& group, Duration most) {
+  epoll_event events[kMostEvents];
+  group.is_leading = true;
+  const int timeout = group.has_news ? 0 : milliseconds(most);
+  const int count = ::epoll_wait(epoll_.get(), events, kMostEvents, timeout);
+  const int error = errno;
+  const std::span<const epoll_event> found(events, static_cast<std::size_t>(std::max(count, 0)));
+  if (std::ranges::any_of(found, [](const epoll_event& each) { return each.data.u64 == kWakeId; })) {
+    std::uint64_t calls = 0;  // read by nobody but the leader, whom it wakes
+    [[maybe_unused]] const ssize_t bytes = ::read(wake_.get(), &calls, sizeof calls);
+  }
+  group.is_leading = false;
+  leader_ = nullptr;
+  wake_follower();  // it leads while this thread takes the events
+  if (count < 0 && error != EINTR) throw system_error("waiting for peers failed", error);
+  take(found, group);
+}
+
+void SharedLinks::follow(GroupLinks& group, Duration most) {
+  {
+    const std::lock_guard lock(followers_mutex_);
+    followers_.push_back(&group);
+  }
+  sleep_at(
+      group.bell, [&] { return group.has_news || leader_ == nullptr; }, most);
+  const std::lock_guard lock(followers_mutex_);
+  std::erase(followers_, &group);
+}
+
+// So that one of those who sleep becomes the leader.
+void SharedLinks::wake_follower() noexcept {
+  const std::lock_guard lock(followers_mutex_);
+  if (!followers_.empty()) ring(followers_.back()->bell);
 }
 
 void SharedLinks::look(GroupLinks& group) {
-  const std::lock_guard lock(mutex_);
   epoll_event events[kMostEvents];
   const int count = ::epoll_wait(epoll_.get(), events, kMostEvents, 0);
   if (count < 0 && errno != EINTR) throw system_error("waiting for peers failed", errno);
-  take({events, static_cast<std::size_t>(std::max(count, 0))}, group, leader_ == nullptr);
+  take({events, static_cast<std::size_t>(std::max(count, 0))}, group);
 }
 
-// Another thread may have taken the events, and wait for the lock.
-void SharedLinks::look_at_control() {
-  const std::lock_guard lock(mutex_);
-  for (int each = 0; each < static_cast<int>(peers_.size()); ++each) read_control(each);
-}
-
-void SharedLinks::take(std::span<const epoll_event> events, const GroupLinks& me, bool is_leader) {
+void SharedLinks::take(std::span<const epoll_event> events, const GroupLinks& me) {
   for (const epoll_event& event : events) {
-    if (event.data.u64 == kWakeId) {
-      std::uint64_t calls = 0;  // for the leader, who may still sleep
-      if (is_leader) [[maybe_unused]]
-        const ssize_t bytes = ::read(wake_.get(), &calls, sizeof calls);
-      continue;
-    }
-    const int from = static_cast<int>(event.data.u64 / kNumbers);
-    const std::uint64_t number = event.data.u64 % kNumbers;
-    if (number != 0) {
-      peer(from).streams.note_events(number - 1, event.events);
-      receive_for_sleepers(from, me);
-      continue;
-    }
-    if ((event.events & EPOLLOUT) != 0) peer(from).flush_control();
-    read_control(from);
+    if (event.data.u64 == kWakeId) continue;
+    TcpPeer& peer = this->peer(static_cast<int>(event.data.u64 / kNumbers));
+    peer.note_events(event.data.u64 % kNumbers, event.events);
+    serve(peer, &me);
   }
-}
-
-void SharedLinks::receive_for_sleepers(int from, const GroupLinks& me) {
-  const auto awaited = [&](bool Mesh::Interest::*what) {
-    return [&, what](const GroupLinks* each) { return each != &me && each->awaits(from, what); };
-  };
-  if (peer(from).streams.is_readable() && std::ranges::any_of(waiting_, awaited(&Mesh::Interest::readable))) {
-    receive_all(from);
-    // It is over: each that waits for it sees for itself.
-    if (peer(from).streams.is_readable()) {
-      for (GroupLinks* each : waiting_) {
-        if (each->awaits(from, &Mesh::Interest::readable)) notify(*each);
-      }
-    }
-  }
-  if (!peer(from).streams.is_writable()) return;
-  for (GroupLinks* each : waiting_) {
-    if (each != &me && each->awaits(from, &Mesh::Interest::writable)) notify(*each);
-  }
-}
-
-void SharedLinks::notify(GroupLinks& group) noexcept {
-  group.has_news = true;
-  if (leader_ == &group) {
-    const std::uint64_t one = 1;
-    [[maybe_unused]] const ssize_t written = ::write(wake_.get(), &one, sizeof one);
-  } else {
-    internal::wake(group.bell);
-  }
-}
-
-void SharedLinks::wake(GroupLinks& group) noexcept {
-  const std::lock_guard lock(mutex_);
-  notify(group);
 }
 
 }  // namespace lockstep::internal

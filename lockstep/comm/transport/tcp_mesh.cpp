@@ -27,17 +27,20 @@ class TcpMesh final : public Mesh {
   int size() const override { return static_cast<int>(names_.size()); }
   std::string_view name() const override { return rings_ ? "tcp and shared memory" : "tcp"; }
   std::string peer_name(int peer) const override { return names_[static_cast<std::size_t>(peer)]; }
+  bool connects_when_needed() const override { return !links_->is_complete(); }
+  bool is_connected(int peer) const override { return place(peer) >= 0 || links_->has_data_with(stream(peer)); }
   std::size_t send_some(int peer, ByteSpan data) override;
   std::size_t recv_some(int peer, MutableByteSpan data) override;
-  void abandon(int peer) override;
   void wait(std::span<const Interest> interests, Deadline deadline) override;
   void wake() noexcept override;
+  void announce(ByteView bytes) noexcept override;
+  std::optional<Announcement> take_announcement() override { return links_->take_announcement(*group_); }
   void abort(const Error& error) noexcept override;
 
  private:
   class Wait;
 
-  GroupStream& stream(int peer) const { return *group_.by_rank[static_cast<std::size_t>(peer)]; }
+  GroupStream& stream(int peer) const { return *group_->by_rank[static_cast<std::size_t>(peer)]; }
   // Of a peer whose data goes through memory: its place among those who share it; else -1.
   int place(int peer) const { return places_[static_cast<std::size_t>(peer)]; }
   bool is_ready(std::span<const Interest> interests);
@@ -60,7 +63,7 @@ class TcpMesh final : public Mesh {
   std::vector<int> places_;
   int place_ = -1;  // of this rank
   const std::shared_ptr<SharedLinks> links_;
-  GroupLinks& group_;
+  const std::shared_ptr<GroupLinks> group_;
   std::atomic<bool> is_woken_{false};  // for the present or the next wait()
 };
 
@@ -72,13 +75,13 @@ class TcpMesh::Wait final : public Waiter {
 
   bool is_ready() override { return mesh_.is_ready(interests_); }
   bool is_ready_after_yield() override {
-    mesh_.links_->look(mesh_.group_);
+    mesh_.links_->look(*mesh_.group_);
     return is_ready();
   }
   void look(Duration) override {}  // is_ready() does: the death of a peer is an event
 
   void sleep(Duration most) override {
-    const auto sleep = [&] { mesh_.links_->sleep(mesh_.group_, interests_, most); };
+    const auto sleep = [&] { mesh_.links_->sleep(*mesh_.group_, interests_, most); };
     if (!mesh_.rings_) return sleep();
     for (const Interest& each : interests_) {
       if (each.writable && mesh_.place(each.peer) >= 0) mesh_.ring_to(each.peer).await_room();
@@ -90,7 +93,7 @@ class TcpMesh::Wait final : public Waiter {
           slept = true;
           sleep();
         });
-    if (!slept) mesh_.links_->look(mesh_.group_);
+    if (!slept) mesh_.links_->look(*mesh_.group_);
   }
 
  private:
@@ -112,14 +115,14 @@ TcpMesh::TcpMesh(std::shared_ptr<SharedLinks> links, const TcpGroup& group)
 }
 
 TcpMesh::~TcpMesh() {
-  if (fork_guard_.is_here()) links_->close(group_);  // a forked child's goodbye would be its parent's
+  if (fork_guard_.is_here()) links_->close(*group_);  // a forked child's goodbye would be its parent's
 }
 
 std::size_t TcpMesh::send_some(int to, ByteSpan data) {
   check_aborted();
   GroupStream& stream = this->stream(to);
   if (stream.is_left || (place(to) >= 0 && stream.is_dead)) throw lost(to, "");
-  if (place(to) < 0) return moved(to, links_->send(group_, stream, data));
+  if (place(to) < 0) return moved(to, links_->send(stream, data));
   const std::size_t bytes = ring_to(to).put(data, ends(to));
   if (bytes != 0) ring_bell(to);
   return bytes;
@@ -130,12 +133,12 @@ std::size_t TcpMesh::recv_some(int from, MutableByteSpan data) {
   if (data.empty()) return 0;
   GroupStream& stream = this->stream(from);
   if (place(from) < 0) {
-    const std::size_t bytes = moved(from, links_->receive(group_, stream, data));
+    const std::size_t bytes = moved(from, links_->receive(stream, data));
     if (bytes == 0) check_aborted();  // by damage
     return bytes;
   }
   // Looked at first: what was sent before it left is still to be received.
-  const bool over = stream.is_over();
+  const bool over = stream.is_over() || stream.is_dead;
   const ByteRing ring = ring_from(from);
   const std::size_t bytes = ring.take(data, ends(from));
   if (bytes == 0 && over) throw lost(from, "");
@@ -154,70 +157,80 @@ void TcpMesh::ring_bell(int peer) const {
   std::atomic_thread_fence(std::memory_order_seq_cst);
   std::atomic<std::uint32_t>& sleeping = bell(place(peer)).sleeping;
   if (sleeping.load(std::memory_order_relaxed) == 0 || sleeping.exchange(0) == 0) return;
-  links_->ring_bell(group_, stream(peer));
+  links_->ring_bell(*group_, stream(peer));
 }
 
 bool TcpMesh::is_ready(std::span<const Interest> interests) {
   check_aborted();
-  if (is_woken_) return true;
+  if (is_woken_ || group_->announcements != 0) return true;
   bool has_far = false;
   for (const Interest& each : interests) {
     if (place(each.peer) < 0) {
       has_far = true;
       continue;
     }
-    if (stream(each.peer).is_over() || (each.readable && ring_from(each.peer).filled() != 0)) return true;
+    if (stream(each.peer).is_over() || stream(each.peer).is_dead ||
+        (each.readable && ring_from(each.peer).filled() != 0))
+      return true;
     if (each.writable && ring_to(each.peer).has_room()) return true;
   }
-  if (has_far && links_->is_ready(group_, interests)) return true;
+  if (has_far && links_->is_ready(*group_, interests)) return true;
   report_dead();
   return false;
 }
 
-void TcpMesh::abandon(int to) {
-  if (place(to) < 0) links_->abandon(group_, stream(to));
-}
-
 void TcpMesh::wait(std::span<const Interest> interests, Deadline deadline) {
   if (interests.empty()) {
-    links_->look(group_);
+    links_->look(*group_);
     check_aborted();
     return report_dead();
+  }
+  for (const Interest& each : interests) {
+    if (!each.is_awaited) continue;
+    if (place(each.peer) >= 0) {
+      links_->want_control(stream(each.peer));
+    } else {
+      links_->want_data(stream(each.peer));
+    }
   }
   const auto ready = [&] { return is_ready(interests); };
   // Only through memory does a peer answer before a system call would have returned.
   const bool is_near = std::ranges::any_of(interests, [&](const Interest& each) { return place(each.peer) >= 0; });
   const bool done = spin_until(ready, is_near ? kSpins : 0) ||
                     Wait(*this, interests, is_near ? kYieldFor : Duration::zero()).wait(deadline);
-  if (!done) throw Error(ErrorKind::timeout, "no peer was ready", {.rank = rank_});
+  if (!done) throw Error(ErrorKind::timeout, "no peer was ready before the deadline", {.rank = rank_});
   is_woken_ = false;
 }
 
+void TcpMesh::announce(ByteView bytes) noexcept {
+  if (fork_guard_.is_here()) links_->announce(*group_, bytes);
+}
+
 void TcpMesh::abort(const Error& error) noexcept {
-  if (fork_guard_.is_here()) links_->abort(group_, error);
+  if (fork_guard_.is_here()) links_->abort(*group_, error);
 }
 
 void TcpMesh::wake() noexcept {
   is_woken_ = true;
-  links_->wake(group_);
+  group_->notify();
 }
 
 void TcpMesh::check_aborted() const {
-  if (group_.is_aborted) throw links_->reason(group_);
+  if (group_->is_aborted) throw group_->why();
 }
 
 void TcpMesh::report_dead() {
-  if (const auto dead = links_->take_death(group_)) throw lost(*dead, "");
+  if (const auto dead = SharedLinks::take_death(*group_)) throw lost(*dead, "");
 }
 
 Error TcpMesh::lost(int rank, const std::string& why) {
   // Control connections may know better why.
-  links_->look_at_control();
+  links_->look_at_control(*group_);
   check_aborted();
   const GroupStream& stream = this->stream(rank);
   PeerFailure failure{.peer = rank, .name = stream.name, .how = Departure::left};
   if (!stream.is_left) {
-    failure.how = Departure::lost;
+    failure.how = links_->has_control_with(stream) ? Departure::lost : Departure::gone;
     failure.why = stream.is_dead ? links_->why_dead(stream) : why;
   }
   return peer_lost(failure, rank_);

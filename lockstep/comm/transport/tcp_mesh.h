@@ -1,5 +1,6 @@
 // A TCP mesh joins ranks on any hosts: every two ranks share authenticated connections, one for control, and one or
-// more for data. Store (addresses) -> connect_shared_links -> open_tcp_mesh -> Mesh. Any number of groups share the
+// more for data; in a large mesh, once they need them. Store (addresses) -> connect_shared_links -> open_tcp_mesh ->
+// Mesh. Any number of groups share the
 // connections, which live as long as one of them: each has its own streams, credit and end, and what ends the group
 // does not touch the others, unless it is the death of a peer or a damaged connection.
 //
@@ -44,6 +45,13 @@ struct NodeMemory {
   std::optional<ByteRings> rings = {};  // of as many ranks
 };
 
+// Which ranks are neighbours, by their distance in a ring of all ranks. With either, ranks that are left after some
+// have died are still connected with each other, or have a neighbour among the dead.
+enum class Neighbours : std::uint8_t {
+  at_powers_of_two,  // 2 log2(n) at most: an error reaches all within log2(n) steps
+  in_ring,           // two
+};
+
 struct TcpMeshSettings {
   int rank = 0;
   int size = 1;
@@ -56,6 +64,10 @@ struct TcpMeshSettings {
   std::string address = "127.0.0.1";
   // For data, between any two ranks that share no memory; the same on all ranks.
   int connections = 1;
+  // Up to this many ranks are all connected at the start. With more, each rank is connected with its neighbours, which
+  // notice its death, and others are connected when a group first needs them; both the same on all ranks.
+  int complete_up_to = 16;
+  Neighbours neighbours = Neighbours::at_powers_of_two;
   // Of data; the same on all ranks.
   Checksums checksums = Checksums::on;
   Duration host_timeout = kHostTimeout;  // the same on all ranks
@@ -73,9 +85,9 @@ struct TcpMeshSettings {
 
 class SharedLinks;
 
-// Called by all ranks; blocks until all are connected to all others, so that a rank that learns later of a death can
-// tell the rest. Errors: timeout names the missing ranks; peer_lost; unauthorized and invalid_argument as the
-// handshake's. Strangers and second claimants of a rank are refused and reported in the log.
+// Called by all ranks; blocks until all have the connections that are made at the start, so that a rank that learns
+// later of a death can tell the rest. Errors: timeout names the missing ranks; peer_lost; unauthorized and
+// invalid_argument as the handshake's. Strangers and second claimants of a rank are refused and reported in the log.
 std::shared_ptr<SharedLinks> connect_shared_links(const TcpMeshSettings& settings, Store& store, Deadline deadline);
 
 // A group over connections that exist, of all their ranks or some.
@@ -88,7 +100,7 @@ struct TcpGroup {
   NodeMemory node = {};                 // by the group's ranks
 };
 // Called by all ranks of the group, and waits for none: data that a faster peer sends is kept.
-// Error{invalid_argument} if the connections have, or had, a group of that name.
+// Error{invalid_argument} if the connections have a group of that name, or one that a peer has not closed.
 std::unique_ptr<Mesh> open_tcp_mesh(std::shared_ptr<SharedLinks> links, const TcpGroup& group);
 
 // Both: connections, and the group of all their ranks.

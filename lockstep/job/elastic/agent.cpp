@@ -13,7 +13,6 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/signal_block.h"
-#include "lockstep/job/elastic/agent_job.h"
 #include "lockstep/job/elastic/coordinator.h"
 #include "lockstep/job/elastic/hello.h"
 #include "lockstep/job/elastic/host_output.h"
@@ -32,7 +31,6 @@
 namespace lockstep::internal {
 namespace {
 
-constexpr Duration kSameRequestOfUser = std::chrono::seconds(1);
 constexpr Duration kLastWords = std::chrono::seconds(2);
 constexpr Duration kRestAfterStop = std::chrono::seconds(1);
 
@@ -74,7 +72,6 @@ class Agent : private TreeGuest {
   int first_rank_ = 0;
   std::vector<int> pids_;             // of the ranks that run
   std::unique_ptr<HostWatch> watch_;  // of the attempt
-  bool ends_alone_ = false;           // asked twice while no ranks ran: it does not wait for the others
   std::optional<KeptOut> kept_out_;
   std::optional<Handover> meets_anew_;
   OwnRequest request_;
@@ -94,15 +91,15 @@ AgentResult Agent::run() {
       handle(*message);
     } else if (const std::string lost = met_.coordinator->lost(); !lost.empty()) {
       say_on_standard_error(lost);
-      return {.exit_code = kLostExitCode};
+      return {.exit_code = kRendezvousExitCode};
     } else if (met_.coordinator->yields()) {
       meet_anew(false);
     } else if (const auto handover = std::exchange(meets_anew_, std::nullopt)) {
       meet_anew(true, *handover);
     } else if (request_.waits_in_vain(*met_.coordinator)) {
       return {.exit_code = request_.exit_code(), .was_asked = true};
-    } else if (ends_alone_) {
-      return {.exit_code = options_.stop_exit_code, .was_asked = true};
+    } else if (request_.ends_alone() && !met_.is_first) {
+      return {.exit_code = options_.machine.stop_exit_code, .was_asked = true};
     } else {
       wait();
     }
@@ -165,9 +162,7 @@ void Agent::wait(Deadline limit) {
       ::kill(::getpid(), SIGSTOP);
       continue;
     }
-    const TimePoint now = steady_clock().now();
-    const bool again = request_.is_made() && now - request_.made_at() >= kSameRequestOfUser;
-    if (request_.is_made() && request_.insist(signal) && again && !met_.is_first) ends_alone_ = true;
+    if (request_.is_made()) request_.insist_without_ranks(signal, steady_clock().now());
     on_signal(signal);
   }
 }
@@ -202,7 +197,13 @@ void Agent::join(const Welcome& welcome) {
   // The ranks of a job carry the same job id on all hosts, and hosts may share a machine: what this agent has started
   // is found by a name of its own.
   tag_ = options_.is_alone ? welcome.job_id : fmt::format("{}-{:010}", welcome.job_id, ::getpid());
-  job_.emplace(job_options(options_, welcome.job_id, tag_));
+  JobOptions job = options_.job;
+  job.max_restarts = options_.machine.max_restarts;
+  job.run_id = options_.rdzv_id;
+  job.id = welcome.job_id;
+  if (!options_.is_alone) job.tag = tag_;
+  job.token = options_.token;
+  job_.emplace(std::move(job));
   if (options_.monitor != nullptr) options_.monitor->join(job_->id(), job_->options().run_id, met_.is_first);
   if (!options_.is_alone) return;
   met_.output->say(job_->description());
@@ -236,7 +237,7 @@ void Agent::run_attempt(const StartRanks& start) {
     }
     run_ranks(attempt, start.wants_counts);
   } catch (const Error& error) {
-    post_failed_start(*met_.coordinator, start, options_.ranks, error);
+    post_failed_start(*met_.coordinator, start, options_.job.ranks, error);
   }
   watch_.reset();
   pids_.clear();
@@ -246,7 +247,7 @@ void Agent::run_attempt(const StartRanks& start) {
 
 void Agent::run_ranks(const Attempt& attempt, bool counts) {
   std::vector<Command> commands;
-  for (int rank = first_rank_; rank < first_rank_ + options_.ranks; ++rank) {
+  for (int rank = first_rank_; rank < first_rank_ + options_.job.ranks; ++rank) {
     commands.push_back(attempt.command(rank, options_.path, options_.argv));
   }
   TreeOptions tree;
@@ -339,7 +340,7 @@ AgentResult run_agent(const AgentOptions& options, SignalRelay& signals) {
                                                          options.rdzv_id.size(), kMostRdzvIdBytes));
   }
   Met met = meet(options, signals, true);
-  if (!met.coordinator) return {.exit_code = options.stop_exit_code, .was_asked = true};
+  if (!met.coordinator) return {.exit_code = options.machine.stop_exit_code, .was_asked = true};
   return Agent(options, std::move(met), signals).run();
 }
 

@@ -45,7 +45,8 @@ AgentLink::AgentLink(UniqueFd fd, PeerIdentity peer)
 
 void AgentLink::send(const AgentMessage& message) {
   if (failed()) return;
-  if (queued_.size() - sent_ > kMostQueuedBytes) return fail("its agent does not read its messages");
+  if (queued_.size() - sent_ > kMostQueuedBytes)
+    return fail("its agent does not read what the coordinator sends: it is stopped or hangs");
   queued_.append(frame(encode(message), kMostAgentMessageBytes));
   write();
 }
@@ -116,7 +117,7 @@ Duration AgentLink::frozen_for() const { return frozen_since_ ? steady_clock().n
 
 void AgentLink::give_up_frozen() {
   silent_ = true;
-  fail(fmt::format("its agent has been silent for {:.0f} s, though its host answers: stopped, or hung",
+  fail(fmt::format("its agent has been silent for {:.0f} s, although its host answers: it is stopped or hangs",
                    seconds(frozen_for())));
 }
 

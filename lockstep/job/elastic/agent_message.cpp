@@ -167,7 +167,8 @@ struct Listing {
     } else if constexpr (std::is_same_v<Kind, HostStands>) {
       fields.number(message.generation, 0, kMostNumber, "generation");
       fields.flag(message.is_still);
-      fields.number(message.still_ms, 0, kMostNumber, "time");
+      fields.amount(message.now_ns, "time");
+      fields.amount(message.last_event_ns, "time");
     } else if constexpr (std::is_same_v<Kind, RankCounts>) {
       fields.number(message.generation, 0, kMostNumber, "generation");
       rank_status_fields(fields, message.status, kMostRanks);

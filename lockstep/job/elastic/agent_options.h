@@ -10,6 +10,7 @@
 
 #include "lockstep/comm/net/address.h"
 #include "lockstep/comm/net/token.h"
+#include "lockstep/job/elastic/job_order.h"
 #include "lockstep/job/launch/hang_decision.h"
 #include "lockstep/job/launch/host_watch.h"
 #include "lockstep/job/launch/job_event.h"
@@ -38,11 +39,9 @@ struct AgentOptions {
   // The same on all hosts; their agents compare them.
   std::string version;  // of Lockstep
   std::string rdzv_id = kDefaultRdzvId;
-  int least = 1;  // MIN:MAX hosts
-  int most = 1;
-  int max_restarts = 0;
   std::string program;                 // its name, without the folder
   std::vector<std::string> arguments;  // the program's own; not compared where the user gives an rdzv id
+  JobMachineOptions machine{};         // numbers of hosts, restarts; in part compared
 
   // The job is on this host alone: no host can join, and nothing listens.
   bool is_alone = false;
@@ -50,23 +49,14 @@ struct AgentOptions {
   Endpoint endpoint;
   std::optional<int> node_rank{};
   Token token;
-  Duration join_timeout = std::chrono::seconds(600);
-  Duration last_call = std::chrono::seconds(30);
-  Duration loss_interval = std::chrono::seconds(600);  // a host that is lost again within it costs a restart
-  int stop_exit_code = kStoppedExitCode;
   std::string local_addr{};   // how others reach this host; empty: found
   std::string master_addr{};  // for other libraries; empty: the host of rank 0
   int master_port = 0;        // 0: a free one
 
-  // The ranks of this host.
-  int ranks = 1;
+  // The ranks of this host. Of `job` the agent adds what is the same on all hosts.
+  JobOptions job{};
   std::string path;               // the program's file
   std::vector<std::string> argv;  // and its arguments
-  std::string role = "default";
-  bool virtual_local_rank = false;      // each rank sees one GPU, as its device 0
-  std::vector<Placement> placements{};  // by local rank; empty: the system decides
-  const JobCgroup* cgroup = nullptr;    // borrowed; null: ranks have no limits
-  Variables environment{};
   RankOutputOptions output{};
   std::string flight{};
   std::chrono::milliseconds grace{5000};        // from SIGTERM to SIGKILL after a failure

@@ -64,13 +64,13 @@ Hello hello_of(const AgentOptions& options) {
           .rdzv_id = options.rdzv_id,
           .host = options.is_alone ? "" : agent_host_name(),
           .pid = static_cast<int>(local_identity(-1, 0, 0).pid),
-          .ranks = options.ranks,
-          .least = options.least,
-          .most = options.most,
+          .ranks = options.job.ranks,
+          .least = options.machine.least,
+          .most = options.machine.most,
           .node_rank = options.node_rank.value_or(-1),
-          .options = {fmt::format("--max-restarts {}", options.max_restarts),
+          .options = {fmt::format("--max-restarts {}", options.machine.max_restarts),
                       fmt::format("--rdzv-conf host_timeout={:g}", seconds(host_timeout())),
-                      fmt::format("--stop-exit-code {}", options.stop_exit_code)},
+                      fmt::format("--stop-exit-code {}", options.machine.stop_exit_code)},
           .program = options.program,
           .master_port = options.master_port != 0 ? options.master_port : free_port(),
           .arguments = told(options.arguments),
@@ -105,8 +105,8 @@ std::optional<std::string> objection(const Hello& theirs, const Hello& ours) {
   }
   if (ours.rdzv_id == kDefaultRdzvId && theirs.arguments_digest != ours.arguments_digest) {
     return fmt::format(
-        "{}; if it is another job, give it another --rdzv-id; if arguments of one job differ by host, give all of its "
-        "hosts the same --rdzv-id",
+        "{}; if it is a different job, give it a different --rdzv-id; if the arguments of one job differ by host, give "
+        "all of its hosts the same --rdzv-id",
         difference_of_arguments(theirs, ours));
   }
   if (ours.most == 1) {

@@ -6,7 +6,7 @@
 
 #include "lockstep/job/elastic/agent_message.h"
 #include "lockstep/job/elastic/agent_options.h"
-#include "lockstep/job/elastic/membership.h"
+#include "lockstep/job/elastic/slots.h"
 
 namespace lockstep::internal {
 

@@ -11,8 +11,7 @@ namespace lockstep::internal {
 void post_sight(Coordinator& coordinator, int generation, HostSight sight) {
   const std::int64_t now_ns = steady_clock().now().time_since_epoch().count();
   for (RankSight& rank : sight.ranks) coordinator.post(RankStands{generation, now_ns, std::move(rank)});
-  coordinator.post(
-      HostStands{generation, sight.is_still, static_cast<int>(sight.still / std::chrono::milliseconds(1))});
+  coordinator.post(HostStands{generation, sight.is_still, now_ns, sight.last_event.time_since_epoch().count()});
 }
 
 void post_failed_start(Coordinator& coordinator, const StartRanks& start, int ranks, const Error& error) {

@@ -9,7 +9,6 @@ namespace {
 
 // A host says what it sees at least each second while nothing moves. Silent for longer, it is not known to be still.
 constexpr Duration kFresh = std::chrono::seconds(4);
-constexpr Duration kMostDelay = std::chrono::seconds(1);
 constexpr Duration kShortestHang = std::chrono::milliseconds(1);
 constexpr Duration kLongestHang = std::chrono::hours(24);
 
@@ -41,11 +40,10 @@ void JobHang::hear(const HostEntry& host, const AgentMessage& message, TimePoint
     Host& from = hosts_[host.number];
     from.ranks = std::exchange(from.coming, {});
     from.is_still = all->is_still;
-    const TimePoint event = now - std::chrono::milliseconds(all->still_ms);
-    // Reports are delayed by different times, so one event seems to be at several. A later one would begin the wait
-    // anew.
-    const bool is_another = event > from.last_event + std::min<Duration>(tell_after_ / 4, kMostDelay);
-    if (is_another || event < from.last_event) from.last_event = event;
+    // By this host's clock. Reports are delayed by different times, so the earliest is the best estimate.
+    const TimePoint event = now - std::chrono::nanoseconds(all->now_ns - all->last_event_ns);
+    const bool is_another = std::exchange(from.last_event_ns, all->last_event_ns) != all->last_event_ns;
+    from.last_event = is_another ? event : std::min(from.last_event, event);
     from.heard_at = now;
   }
 }

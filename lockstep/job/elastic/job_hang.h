@@ -2,6 +2,7 @@
 // state machine without I/O and without a clock of its own.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -9,7 +10,7 @@
 
 #include "lockstep/base/clock.h"
 #include "lockstep/job/elastic/agent_message.h"
-#include "lockstep/job/elastic/membership.h"
+#include "lockstep/job/elastic/slots.h"
 #include "lockstep/job/launch/hang_decision.h"
 #include "lockstep/job/launch/hang_text.h"
 
@@ -45,7 +46,8 @@ class JobHang {
     std::vector<RankSight> coming = {};
     std::vector<RankSight> ranks = {};
     bool is_still = false;
-    TimePoint last_event = {};
+    std::int64_t last_event_ns = 0;  // by the host's clock
+    TimePoint last_event = {};       // by this one's
     TimePoint heard_at = {};
   };
   void hear(Host& host, const std::string& name, const RankStands& stands, TimePoint now) const;

@@ -7,42 +7,34 @@
 
 #include "lockstep/base/format.h"
 #include "lockstep/job/elastic/separation.h"
+#include "lockstep/job/launch/stop_rules.h"
 
 namespace lockstep::internal {
 namespace {
 
-// How long other ranks may take to end after the first failure, before they are told to: ranks that failed because of
-// it; a rank that its error names, which may be on a host that is lost.
-constexpr Duration kMomentOnHosts = std::chrono::milliseconds(250);
-constexpr Duration kMomentForBlamedOnHosts = std::chrono::seconds(3);
 // A host that is not seen any more ends its own ranks in this time after the first host has noticed.
 constexpr Duration kFence = std::chrono::seconds(1);
-// Within this time a signal that is sent again is the same request.
-constexpr Duration kSameAsk = std::chrono::seconds(1);
 
 // All of its ranks.
 bool has_started(const Outcome& outcome) {
   return std::ranges::find(outcome.ranks, kNotStarted, &RankEnd::pid) == outcome.ranks.end();
 }
 
-// As in a process tree: at once if a signal ended a rank, since no other rank caused that.
+// How long the other ranks may take to end.
 Duration moment_after_failure(const Outcome& outcome) {
-  Duration moment = kMomentOnHosts;
-  for (const RankEnd& end : outcome.ranks) {
-    if (end.failure.text.empty() || end.told_to_stop) continue;
-    if (was_struck(end.status)) return {};
-    const bool blamed_has_ended =
-        std::ranges::find(outcome.ranks, end.failure.blamed, &RankEnd::rank) != outcome.ranks.end();
-    if (end.failure.blamed >= 0 && !blamed_has_ended) moment = kMomentForBlamedOnHosts;
-  }
-  return moment;
+  const auto runs = [&](int rank) {
+    return std::ranges::find(outcome.ranks, rank, &RankEnd::rank) == outcome.ranks.end();
+  };
+  return moment_after_failure(outcome.ranks, runs, kMomentForBlamedHost);
 }
 
 std::string hosts_text(int count) { return fmt::format("{} host{}", count, count == 1 ? "" : "s"); }
 
 }  // namespace
 
-JobMachine::JobMachine(const JobMachineOptions& options, TimePoint now) : options_(options), waiting_since_(now) {}
+JobMachine::JobMachine(const JobMachineOptions& options, TimePoint now) : options_(options), waiting_since_(now) {
+  outcome_.stop_exit_code = options_.stop_exit_code;
+}
 
 HostEntry* JobMachine::entry(int host) {
   const auto found = std::ranges::find(hosts_, host, &HostEntry::number);
@@ -90,7 +82,7 @@ void JobMachine::leave(int host, TimePoint now) {
   if (phase_ == Phase::over || known == nullptr) return;
   known->leaves = true;
   const auto [asked, is_new] = leaves_at_.emplace(host, now);
-  if (!is_new && now - asked->second >= kSameAsk) to_kill_.push_back(host);
+  if (!is_new && now - asked->second >= kSameRequest) to_kill_.push_back(host);
   const bool is_needed = has_slot(host) || host == kFirstHost;
   if (is_new && is_needed && phase_ == Phase::running) end_because(Reason::leaving, now);
 }
@@ -163,7 +155,7 @@ void JobMachine::ask_to_stop(int host, int signal, TimePoint now) {
   if (phase_ == Phase::over) return;
   const bool is_first = !is_asked();
   const auto [asked, is_new] = asks_at_.emplace(host, now);
-  if (!is_new && (signal == SIGINT || now - asked->second >= kSameAsk)) insisted_ = true;
+  if (!is_new && (signal == SIGINT || now - asked->second >= kSameRequest)) insisted_ = true;
   if (!is_first) return;
   outcome_.stop_signal = signal;
   if (phase_ == Phase::running) end_because(Reason::stop, now);
@@ -195,8 +187,8 @@ std::vector<JobOrder> JobMachine::take_orders(TimePoint now) {
         begin();
         orders.push_back({.kind = JobOrder::Kind::start});
       } else if (!begins && now - waiting_since_ >= options_.join_timeout) {
-        finish(kNobodyCame,
-               fmt::format("{} of at least {} joined within {:.0f} s (--rdzv-conf join_timeout=)", available(),
+        finish(kRendezvousExitCode,
+               fmt::format("{} of at least {} joined within {:g} s (--rdzv-conf join_timeout=)", available(),
                            hosts_text(options_.least), seconds(options_.join_timeout)),
                orders);
       }
@@ -232,7 +224,7 @@ void JobMachine::conclude(TimePoint now, std::vector<JobOrder>& orders) {
   }
   if (!is_asked()) part_separated(now, orders);
   orders.push_back({.kind = JobOrder::Kind::report});
-  if (is_asked()) return finish(exit_code_of(outcome_, options_.stop_exit_code), {}, orders);
+  if (is_asked()) return finish(exit_code_of(outcome_), {}, orders);
   const int code = exit_code_of(outcome_), before = code_before_.value_or(code);
   if (!has_started(outcome_)) return finish(before, {}, orders);
   code_before_ = code;
@@ -255,13 +247,13 @@ bool JobMachine::take_restart() { return restarts_ < options_.max_restarts && ++
 bool JobMachine::goes_on_after_loss(std::vector<JobOrder>& orders) {
   const bool enough = available() >= options_.least;
   if ((enough && lost_again_.empty()) || take_restart()) return true;
-  finish(kNobodyCame,
-         enough ? fmt::format("host {} was lost again within {:.0f} s (--rdzv-conf loss_interval=), and no restart is "
+  finish(kRendezvousExitCode,
+         enough ? fmt::format("host {} was lost again within {:g} s (--rdzv-conf loss_interval=), and no restart is "
                               "left (--max-restarts)",
                               lost_again_, seconds(options_.loss_interval))
-                : fmt::format(
-                      "{} left of at least {}, and no restart is left in which another could join (--max-restarts)",
-                      hosts_text(available()), options_.least),
+                : fmt::format("the job has {} of at least {}, and no restart is left in which another host could join "
+                              "(--max-restarts)",
+                              hosts_text(available()), options_.least),
          orders);
   return false;
 }
@@ -296,7 +288,7 @@ void JobMachine::all_leave_or_dismiss(std::vector<JobOrder>& orders) {
   if (!all) dismiss_leaving(orders);
   if (!leaves_at_.contains(kFirstHost)) return;
   outcome_.stop_signal = SIGTERM;
-  if (all) return finish(options_.stop_exit_code, "all hosts were asked to leave", orders);
+  if (all) return finish(options_.stop_exit_code, "all hosts were asked to leave the job", orders);
   finish(kLeftExitCode, {}, orders);
   result_.goes_on = true;
 }

@@ -22,14 +22,13 @@
 #include "lockstep/job/elastic/agent_message.h"
 #include "lockstep/job/elastic/handover.h"
 #include "lockstep/job/elastic/job_order.h"
-#include "lockstep/job/elastic/membership.h"
+#include "lockstep/job/elastic/slots.h"
 #include "lockstep/job/launch/outcome.h"
 
 namespace lockstep::internal {
 
 class JobMachine {
  public:
-  static constexpr int kNobodyCame = 3;  // the exit code
   JobMachine(const JobMachineOptions& options, TimePoint now);
 
   // A host has arrived. The answer if it cannot join the job.

@@ -1,4 +1,4 @@
-// When an attempt begins, and with which hosts.
+// When an attempt begins. Its hosts get their ranks in slots.h.
 #include <algorithm>
 #include <iterator>
 
@@ -61,7 +61,7 @@ void JobMachine::begin() {
   fence_.reset();
   told_ = false;
   lost_again_.clear();
-  outcome_ = {};
+  outcome_ = {.ranks = {}, .stop_exit_code = options_.stop_exit_code};
 }
 
 void JobMachine::gather_again(TimePoint now) {

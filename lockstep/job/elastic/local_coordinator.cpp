@@ -20,16 +20,6 @@ std::string new_job_id() {
   return id;
 }
 
-JobMachineOptions machine_options(const AgentOptions& options) {
-  return {.least = options.least,
-          .most = options.most,
-          .max_restarts = options.max_restarts,
-          .join_timeout = options.join_timeout,
-          .last_call = options.last_call,
-          .loss_interval = options.loss_interval,
-          .stop_exit_code = options.stop_exit_code};
-}
-
 }  // namespace
 
 LocalCoordinator::LocalCoordinator(const AgentOptions& options, std::optional<EndpointListener> listener,
@@ -39,7 +29,7 @@ LocalCoordinator::LocalCoordinator(const AgentOptions& options, std::optional<En
       output_(output),
       job_id_(new_job_id()),
       own_hello_(std::move(own)),
-      machine_(machine_options(options), steady_clock().now()),
+      machine_(options.machine, steady_clock().now()),
       tell_waiting_at_(Deadline::after(kTellWaitingAfter)) {
   if (const auto refused = machine_.arrive(entry_of(0, own_hello_), steady_clock().now())) {
     throw Error(ErrorKind::invalid_argument, refused->why);
@@ -161,9 +151,10 @@ void LocalCoordinator::greet(Connection& connection, const Hello& hello) {
   connection.link.send(Welcome{number, job_id_});
   take_over(hello.handover);
   const std::size_t here = machine_.hosts().size();
-  announce(fmt::format("{} has joined: {} of {} host{}", who, here, range_text(options_.least, options_.most),
-                       options_.most == 1 ? "" : "s"));
-  if (here > static_cast<std::size_t>(options_.most)) {
+  announce(fmt::format("{} has joined: {} of {} host{}", who, here,
+                       range_text(options_.machine.least, options_.machine.most),
+                       options_.machine.most == 1 ? "" : "s"));
+  if (here > static_cast<std::size_t>(options_.machine.most)) {
     announce(fmt::format("host {} waits until another host leaves", hello.host));
   }
 }
@@ -181,7 +172,7 @@ void LocalCoordinator::hear(int host, const AgentMessage& message) {
     hear_request(host, ask->signal, now);
   } else if (std::holds_alternative<Reached>(message)) {
     if (const HostEntry* back = machine_.find(host))
-      announce(fmt::format("host {} reaches all others again", back->name));
+      announce(fmt::format("host {} reaches all other hosts again", back->name));
     machine_.reach(host, now);
   } else if (const auto* status = std::get_if<HostStatus>(&message)) {
     pass_on_status(host, status);
@@ -230,13 +221,15 @@ void LocalCoordinator::report() {
   hang_.reset();
   // Why a host is lost was said when it was; what follows from that is no news.
   if (machine_.outcome().lost.empty() || machine_.failed_first()) {
-    for (const std::string& line : internal::report(machine_.outcome())) output_.say(line, LogLevel::error);
+    Outcome said = machine_.outcome();
+    if (machine_.result().goes_on) said.stop_signal = 0;  // this host is, and not the job
+    for (const std::string& line : internal::report(said)) output_.say(line, LogLevel::error);
   }
   output_.report_is_said();
   outcomes_.push_back(machine_.outcome());
-  if (machine_.over() || options_.max_restarts == 0 || machine_.restarts() == 0) return;
+  if (machine_.over() || options_.machine.max_restarts == 0 || machine_.restarts() == 0) return;
   if (machine_.outcome().lost.empty() && machine_.outcome().failed()) {
-    announce(fmt::format("restart {} of {}", machine_.restarts(), options_.max_restarts));
+    announce(fmt::format("restart {} of {}", machine_.restarts(), options_.machine.max_restarts));
   }
 }
 
@@ -258,7 +251,7 @@ void LocalCoordinator::finish() {
     if (connection.waits_for_end) connection.link.send(farewell);
     if (connection.number < 0) continue;
     if (!machine_.had_slot(connection.number))
-      connection.link.send(Notice{"this host was not needed: it has run no ranks"});
+      connection.link.send(Notice{"this host was not needed and ran no ranks"});
     connection.link.send(farewell);
   }
 }

@@ -18,13 +18,13 @@ void LocalCoordinator::hear_request(int host, int signal, TimePoint now) {
   const bool is_new = machine_.outcome().stop_signal == 0;
   if (signal == SIGTERM && machine_.is_elastic() && is_new) {
     if (from->leaves) return machine_.leave(host, now);
-    announce(fmt::format("SIGTERM{}: host {} leaves the job (once more to kill its ranks)", where, from->name));
+    announce(fmt::format("SIGTERM{}: host {} leaves the job (repeat to kill its ranks)", where, from->name));
     machine_.leave(host, now);
     if (machine_.are_back() && std::ranges::all_of(machine_.hosts(), &HostEntry::leaves))
       tell_event(JobEvent::Kind::stop);
     return;
   }
-  if (is_new) announce(fmt::format("{}{}: stopping the job (once more to kill)", signal_name(signal), where));
+  if (is_new) announce(fmt::format("{}{}: stopping the job (repeat to kill)", signal_name(signal), where));
   const bool insisted = machine_.insisted();
   machine_.ask_to_stop(host, signal, now);
   if (machine_.insisted() && !insisted)
@@ -35,7 +35,7 @@ void LocalCoordinator::hear_request(int host, int signal, TimePoint now) {
 void LocalCoordinator::dismiss(int host) {
   for (Connection& connection : connections_) {
     if (connection.number != host) continue;
-    connection.link.send(Notice{"this host has left the job, which continues"});
+    connection.link.send(Notice{kLeftText});
     connection.link.send(Farewell{kLeftExitCode, ""});
     connection.number = -1;
   }
@@ -50,6 +50,7 @@ void LocalCoordinator::keep_out(int host, int other) {
 // This host leaves, and with it the store and the place where the others meet: they go on from where they meet next.
 void LocalCoordinator::leave_to_others() {
   listener_->close();
+  output_.say(kLeftText);
   tell_event(JobEvent::Kind::end);
   const auto is_host = [](const Connection& connection) { return connection.number >= 0; };
   const int others = static_cast<int>(std::ranges::count_if(connections_, is_host));
@@ -78,9 +79,10 @@ void LocalCoordinator::look_if_frozen(Connection& connection) {
   const bool is_frozen = frozen > Duration{};
   if (connection.number < 0) return;
   if (is_frozen != std::exchange(connection.is_frozen, is_frozen)) {
-    announce(fmt::format(
-        "the agent of host {} {}", connection.hello->host,
-        is_frozen ? "does not answer, though its host does: stopped, or very slow; waiting for it" : "answers again"));
+    announce(fmt::format("the agent of host {} {}", connection.hello->host,
+                         is_frozen
+                             ? "does not answer, although its host does: it is stopped or very slow; waiting for it"
+                             : "answers again"));
   }
   if (!machine_.running() || machine_.undisturbed()) {
     ends_since_.reset();

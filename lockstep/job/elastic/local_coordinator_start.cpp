@@ -20,8 +20,7 @@ void LocalCoordinator::try_to_start() {
     start();
   } catch (const Error& error) {
     if (outcomes_.empty()) throw;
-    machine_.abandon(exit_code_of(outcomes_.back(), options_.stop_exit_code),
-                     fmt::format("cannot restart: {}", error.what()));
+    machine_.abandon(exit_code_of(outcomes_.back()), fmt::format("cannot restart: {}", error.what()));
     finish();
   }
 }

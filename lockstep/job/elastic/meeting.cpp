@@ -41,7 +41,7 @@ class Refusal : public Error {
 
 Met become_coordinator(const AgentOptions& options, std::optional<EndpointListener> listener, const Hello& hello) {
   const HostOutput::Way way = options.is_alone ? HostOutput::Way::alone : HostOutput::Way::shown_here;
-  Met met{.output = std::make_unique<HostOutput>(options.output, options.ranks, way)};
+  Met met{.output = std::make_unique<HostOutput>(options.output, options.job.ranks, way)};
   met.coordinator = std::make_unique<LocalCoordinator>(options, std::move(listener), *met.output, hello);
   met.is_first = true;
   return met;
@@ -52,7 +52,7 @@ class Meeter {
   Meeter(const AgentOptions& options, SignalRelay& signals, bool listens_first, const Handover& handover)
       : options_(options),
         signals_(signals),
-        deadline_(Deadline::after(options.join_timeout)),
+        deadline_(Deadline::after(options.machine.join_timeout)),
         tell_at_(Deadline::after(kTellAfter)),
         listen_at_(Deadline::after(listens_first && options.node_rank.value_or(0) == 0 ? Duration{} : kLetFirstListen)),
         hello_(hello_of(options)) {
@@ -134,7 +134,7 @@ class Meeter {
 
   Met take_place(AgentAnswer answer) {
     const std::string first = answer.link.peer().host;
-    Met met{.output = std::make_unique<HostOutput>(options_.output, options_.ranks, HostOutput::Way::sent)};
+    Met met{.output = std::make_unique<HostOutput>(options_.output, options_.job.ranks, HostOutput::Way::sent)};
     auto coordinator = std::make_unique<RemoteCoordinator>(std::move(answer.link), first);
     coordinator->receive(std::move(answer.message));
     met.coordinator = std::move(coordinator);
@@ -163,8 +163,8 @@ class Meeter {
 
   [[noreturn]] void give_up() const {
     throw Error(ErrorKind::timeout,
-                fmt::format("no first host answered at {} within {:.0f} s (--rdzv-conf join_timeout=): {}",
-                            to_string(options_.endpoint), seconds(options_.join_timeout), trouble_));
+                fmt::format("no first host answered at {} within {:g} s (--rdzv-conf join_timeout=): {}",
+                            to_string(options_.endpoint), seconds(options_.machine.join_timeout), trouble_));
   }
 
   void tell() {

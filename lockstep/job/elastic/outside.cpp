@@ -33,7 +33,8 @@ AgentAnswer ask(const OutsideJob& job, const AgentMessage& question, Deadline de
 std::optional<AgentMessage> next(AgentLink& link, Deadline deadline) {
   for (;;) {
     if (auto message = link.take()) return message;
-    if (link.failed()) throw Error(ErrorKind::peer_lost, "the first host's agent is lost: " + link.why());
+    if (link.failed())
+      throw Error(ErrorKind::peer_lost, "lost the connection to the launcher of the job's first host: " + link.why());
     if (deadline.expired()) return std::nullopt;
     pollfd entry = link.wanted();
     ::poll(&entry, 1, std::min(deadline, link.wake_at()).poll_timeout_ms());

@@ -18,10 +18,12 @@ class OwnRequest {
 
   void hear(int signal, TimePoint now);
   bool is_made() const { return signal_.has_value(); }
-  TimePoint made_at() const { return heard_at_; }  // REQUIRES: is_made()
   // Another signal. Whether it insists on what was asked: after SIGTERM for this host an interrupt is the first request
   // to stop the job.
   bool insist(int signal);
+  // Another signal while no ranks run. If it insists, this host need not wait for the others: see ends_alone().
+  void insist_without_ranks(int signal, TimePoint now);
+  bool ends_alone() const { return ends_alone_; }
   // The others have to meet again, since the first host has left. Nothing if this host does not take part: it leaves
   // too, or was asked twice. Blocks.
   std::optional<Met> meet_again(SignalRelay& signals, bool listens_first, const Handover& handover);
@@ -38,6 +40,7 @@ class OwnRequest {
   std::optional<int> signal_;
   TimePoint heard_at_{};
   bool insists_ = false;
+  bool ends_alone_ = false;
   bool is_frozen_ = false;
 };
 

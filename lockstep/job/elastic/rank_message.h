@@ -31,11 +31,12 @@ struct RankStands {
   std::int64_t now_ns = 0;  // of the host's clock, as the times of the rank's records
   RankSight sight = {};
 };
-// The ranks of the host do not move; or do, after that.
+// The ranks of the host do not move; or do, after that. Times are of the host's clock; the same event has the same one.
 struct HostStands {
   int generation = 0;
   bool is_still = false;
-  int still_ms = 0;
+  std::int64_t now_ns = 0;
+  std::int64_t last_event_ns = 0;  // the last time that something moved
 };
 // How a rank fares, each second, if the first host has asked for it.
 struct RankCounts {

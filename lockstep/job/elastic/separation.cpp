@@ -39,8 +39,8 @@ bool has_own_failure(const Outcome& outcome, const Slot& slot) {
 }
 
 std::string evidence(const Separation& separation) {
-  return fmt::format("ranks {} and {} have lost each other, and the first host reaches both", separation.leaver_rank,
-                     separation.other_rank);
+  return fmt::format("ranks {} and {} lost their connection to each other, but the first host reaches both",
+                     separation.leaver_rank, separation.other_rank);
 }
 
 }  // namespace
@@ -72,12 +72,12 @@ std::optional<Separation> find_separation(const Outcome& outcome, const std::vec
 }
 
 std::string describe_leaver(const Separation& separation, const std::string& other) {
-  return fmt::format("it and host {} do not reach each other ({}); it rejoins when it reaches host {}", other,
+  return fmt::format("it and host {} cannot reach each other ({}); it rejoins when it reaches host {}", other,
                      evidence(separation), other);
 }
 
 std::string describe_pair(const Separation& separation, const std::string& leaver, const std::string& other) {
-  return fmt::format("hosts {} and {} do not reach each other ({}): check routes and firewalls between them", leaver,
+  return fmt::format("hosts {} and {} cannot reach each other ({}): check routes and firewalls between them", leaver,
                      other, evidence(separation));
 }
 

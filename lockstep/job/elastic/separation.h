@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/job/elastic/membership.h"
+#include "lockstep/job/elastic/slots.h"
 #include "lockstep/job/launch/outcome.h"
 
 namespace lockstep::internal {

@@ -45,7 +45,7 @@ Finding cores(const MachineFacts& facts) {
   if (quota) finding.found += fmt::format("; the cgroup's quota is {:.2f}", *quota);
   if (quota && *quota < 1) {
     finding.verdict = Verdict::warning;
-    finding.remedy = "with less than a core, ranks run only part of the time; raise the CPU limit of the container";
+    finding.remedy = "with less than one core, ranks run only part of the time; raise the CPU limit of the container";
   }
   return finding;
 }

@@ -62,7 +62,7 @@ Finding memory(const MachineFacts& facts) {
   const double usable = cgroup.limit_bytes > 0 ? std::min(free, cgroup.limit_bytes) : free;
   if (usable > 0 && usable < 512 * kMiB) {
     finding.verdict = Verdict::warning;
-    finding.remedy = "a rank with libtorch needs about 300 MiB; the kernel ends ranks when memory runs out";
+    finding.remedy = "a rank with libtorch needs about 300 MiB; the kernel kills ranks when memory runs out";
   }
   return finding;
 }
@@ -127,9 +127,11 @@ Findings check_memory(const MachineFacts& facts) {
           memory_files(),
           shared_memory_folder(facts),
           limit_on(facts, RLIMIT_MEMLOCK, "locked memory", true, rlim_t{8} << 20,
-                   "network cards with RDMA and pinned memory of GPUs need more: ulimit -l unlimited"),
-          limit_on(facts, RLIMIT_NOFILE, "open files", false, 1024,
-                   "a launcher needs 7 for each rank, and a rank one for each other host's ranks: ulimit -Hn 65536"),
+                   "RDMA network cards and pinned memory for GPUs need a higher limit: ulimit -l unlimited"),
+          limit_on(
+              facts, RLIMIT_NOFILE, "open files", false, 1024,
+              "a launcher needs 7 files for each of its ranks, and a rank needs 1 for each rank on other hosts: ulimit "
+              "-Hn 65536"),
           limit_on(facts, RLIMIT_NPROC, "processes and threads", false, 1024,
                    "ranks have tens of threads each: ulimit -Hu 65536, or TasksMax= in systemd"),
           limit_on(facts, RLIMIT_FSIZE, "size of files", true, rlim_t{1} << 30,

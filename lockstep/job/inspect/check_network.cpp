@@ -63,7 +63,7 @@ double round_trip_seconds(const std::string& address, Deadline deadline) {
   send_all(client.get(), as_span(byte), deadline);  // a listener may accept only once data is there
   wait_ready(listener.fd(), POLLIN, deadline, "a connection of this host to itself");
   const UniqueFd server = listener.accept();
-  if (!server) throw Error(ErrorKind::peer_lost, "the connection is closed at once");
+  if (!server) throw Error(ErrorKind::peer_lost, "the connection was closed at once");
   recv_all(server.get(), as_span(byte), deadline);
   std::array<double, kTrips> trips{};
   for (double& trip : trips) {
@@ -86,7 +86,7 @@ Finding interface(const Interface& each, Deadline deadline) {
             .found = fmt::format("{}, a round trip to itself takes {:.0f} us", each.address, trip * 1e6)};
   } catch (const Error& error) {
     return {Verdict::error, subject, fmt::format("{} does not reach itself: {}", each.address, error.what()),
-            fmt::format("check the firewall, or use another interface: LOCKSTEP_IFNAME=<another than {}>", each.name)};
+            fmt::format("check the firewall, or set LOCKSTEP_IFNAME to an interface other than {}", each.name)};
   }
 }
 
@@ -99,7 +99,9 @@ Finding ports(const MachineFacts& facts) {
                   .found = fmt::format("the kernel uses {} to {} for outgoing connections", first, last)};
   if (last - first < 4096) {
     finding.verdict = Verdict::warning;
-    finding.remedy = "all ranks of a host connect to all others: sysctl net.ipv4.ip_local_port_range='32768 60999'";
+    finding.remedy =
+        "each rank may need a port for every other rank; widen the range: sysctl net.ipv4.ip_local_port_range='32768 "
+        "60999'";
   }
   return finding;
 }

@@ -23,12 +23,11 @@ Finding token_to_be_made(const std::string& home) {
   if (!home.empty() && ::access((has_folder ? folder : home).c_str(), W_OK | X_OK) == 0) {
     return {.subject = "token", .found = fmt::format("{}/token is created at the first use", folder)};
   }
-  return {
-      Verdict::warning, "token",
-      home.empty() ? std::string("this user has no home folder to keep it in")
-                   : fmt::format("{}/token cannot be created: {}", folder, std::strerror(errno)),
-      "one host keeps it in $XDG_RUNTIME_DIR or /tmp; on several, set LOCKSTEP_TOKEN_FILE to a copy of one file, of "
-      "mode 0600"};
+  return {Verdict::warning, "token",
+          home.empty() ? std::string("this user has no home folder in which to keep it")
+                       : fmt::format("{}/token cannot be created: {}", folder, std::strerror(errno)),
+          "a job on one host keeps its token in $XDG_RUNTIME_DIR or /tmp; for several hosts, set LOCKSTEP_TOKEN_FILE "
+          "on each to a copy of the same file, mode 0600"};
 }
 
 // Looks, and makes none.

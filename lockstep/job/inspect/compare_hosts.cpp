@@ -93,7 +93,7 @@ Findings findings_of_line(const std::string& line) {
       findings.push_back({static_cast<Verdict>(std::clamp(verdict, 0, worst)), subject, found, remedy});
     }
   } catch (const nlohmann::json::exception& error) {
-    throw Error(ErrorKind::invalid_argument, fmt::format("these are not the findings of a host: {}", error.what()));
+    throw Error(ErrorKind::invalid_argument, fmt::format("the report of a host cannot be read: {}", error.what()));
   }
   return findings;
 }

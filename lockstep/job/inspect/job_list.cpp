@@ -225,7 +225,7 @@ Job choose_job(const std::vector<Job>& jobs, const std::string& name) {
   if (found.size() == 1) return *found.front();
   if (all.empty()) all = "none of this user on this machine";
   throw Error(ErrorKind::invalid_argument,
-              fmt::format("{} job is called {}; there are: {}", found.empty() ? "no" : "more than one", name, all));
+              fmt::format("{} job has the name {}; there are: {}", found.empty() ? "no" : "more than one", name, all));
 }
 
 std::vector<JobRank> look_at_ranks(const std::string& job_id, const std::vector<int>& pids) {

@@ -15,15 +15,19 @@ namespace {
 
 constexpr const char* kOuterJobsVariable = "LOCKSTEP_OUTER_JOBS";
 
-}  // namespace
-
-// The jobs around this one, as the cleanup looks for them (job_processes.h).
-std::string outer_jobs() {
+// By what launchers other than this attempt's find its processes (job_processes.h): this host's tag, and the jobs
+// around this one. Empty if there is none.
+std::string outer_jobs(const std::string& tag) {
   const EnvironmentReader reader;
-  const auto job = reader.text("LOCKSTEP_JOB_ID");
-  const auto around = reader.text(kOuterJobsVariable);
-  return job ? fmt::format("LOCKSTEP_JOB_ID={}{}", *job, around ? " " + *around : "") : "";
+  std::string text = tag.empty() ? "" : fmt::format("LOCKSTEP_JOB_ID={}", tag);
+  if (const auto job = reader.text("LOCKSTEP_JOB_ID")) {
+    text += fmt::format("{}LOCKSTEP_JOB_ID={}", text.empty() ? "" : " ", *job);
+    if (const auto around = reader.text(kOuterJobsVariable)) text += " " + *around;
+  }
+  return text;
 }
+
+}  // namespace
 
 Attempt::Attempt(const LocalJob& job, Place place)
     : job_(job),
@@ -72,8 +76,9 @@ const RankCgroup* Attempt::cgroup(int rank) const {
 
 Command Attempt::command(int rank, const std::string& path, const std::vector<std::string>& argv) const {
   Variables changes = variables(rank);
-  // A job inside a rank of another job ends with that job: the outer launcher finds its processes by this variable.
-  if (const std::string outer = outer_jobs(); !outer.empty()) changes.emplace_back(kOuterJobsVariable, outer);
+  // A job inside a rank of another job ends with that job.
+  if (const std::string outer = outer_jobs(job_.options().tag); !outer.empty())
+    changes.emplace_back(kOuterJobsVariable, outer);
   // A rank writes to a pipe; rank 0 may use '\r' to redraw a line if a terminal is behind the pipe.
   if (rank == 0 && ::isatty(STDOUT_FILENO) == 1) changes.emplace_back("LOCKSTEP_TERMINAL", "1");
   std::vector<int> kept{job_.token_fd()};

@@ -29,9 +29,6 @@ struct Place {
   std::string restart_reason = {};  // of a restart: as of restart_reason()
 };
 
-// What LOCKSTEP_OUTER_JOBS says in the ranks of a job that runs within ranks of others; empty if there are none.
-std::string outer_jobs();
-
 class Attempt {
  public:
   // Borrows the job. Throws Error{internal} if there is no memory, or a rank's cgroup cannot be made.

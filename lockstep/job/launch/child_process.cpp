@@ -145,7 +145,7 @@ void occupy_standard_descriptors() {
   for (int fd = 0; fd < 3; ++fd) {
     if (::fcntl(fd, F_GETFD) >= 0) continue;
     const int opened = ::open("/dev/null", O_RDWR);
-    if (opened != fd) throw system_error("opening /dev/null for a standard descriptor that is closed", errno);
+    if (opened != fd) throw system_error("opening /dev/null in place of a closed standard stream", errno);
   }
 }
 

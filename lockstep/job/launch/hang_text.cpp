@@ -76,7 +76,7 @@ std::string describe_blockage(const HangSight& sight) {
     case BlockageKind::none: return "no rank waits";
     case BlockageKind::absent:
       return fmt::format("{} in {} for {}", waiting, collective_text(blockage), ranks_text(blockage.suspects));
-    case BlockageKind::circle: return fmt::format("{} for each other in different collectives", waiting);
+    case BlockageKind::circle: return fmt::format("{} for each other, in different collectives", waiting);
     case BlockageKind::together:
       if (blockage.waiting.empty() || blockage.suspects.size() < blockage.waiting.size()) {
         return fmt::format("all ranks are in {}, and {} {} stopped", collective_text(blockage),
@@ -88,7 +88,7 @@ std::string describe_blockage(const HangSight& sight) {
 }
 
 std::vector<std::string> hang_lines(const HangSight& sight) {
-  std::vector<std::string> lines{fmt::format("nothing has moved for {:.0f} s: {}",
+  std::vector<std::string> lines{fmt::format("the job has made no progress for {:.0f} s: {}",
                                              seconds(sight.now - sight.still_since), describe_blockage(sight))};
   for (const RankSight& rank : sight.ranks) {
     lines.push_back(fmt::format("  rank {} ({}pid {}): {}; {}", rank.place.rank,
@@ -122,8 +122,7 @@ std::vector<std::string> stack_lines(const std::vector<RankSight>& ranks, const 
 }
 
 std::string verdict_text(const HangSight& sight) {
-  return fmt::format("nothing moved for {:.0f} s: {}", seconds(sight.now - sight.still_since),
-                     describe_blockage(sight));
+  return fmt::format("no progress for {:.0f} s: {}", seconds(sight.now - sight.still_since), describe_blockage(sight));
 }
 
 std::string straggler_line(const HangSight& sight) {

@@ -42,11 +42,10 @@ class ScoutOfHost final : public HostWatch {
 
  private:
   void look_at_ranks() {
-    HostSight sight;
-    sight.is_still = scout_.look(ranks_.all());
+    HostSight sight{.is_still = scout_.look(ranks_.all()), .last_event = steady_clock().now()};
     if (sight.is_still) {
       scout_.measure();
-      sight.still = steady_clock().now() - scout_.last_event();
+      sight.last_event = scout_.last_event();
       sight.ranks = scout_.sights();
     }
     if (sight.is_still || was_still_) context_.report(std::move(sight));

@@ -20,7 +20,7 @@ namespace lockstep::internal {
 // What the ranks of a host do.
 struct HostSight {
   bool is_still = false;              // nothing has moved for a while
-  Duration still{};                   // for so long
+  TimePoint last_event{};             // the last time that something moved
   std::vector<RankSight> ranks = {};  // those that live; times are of the host's own clock
 };
 

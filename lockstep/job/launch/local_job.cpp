@@ -72,7 +72,7 @@ Placement LocalJob::placement(int local_rank) const {
 std::string LocalJob::description() const {
   return fmt::format("{} rank{} on this machine, {} thread{}{} ({} core{})", options_.ranks,
                      options_.ranks == 1 ? "" : "s", threads_.front(), threads_.front() == "1" ? "" : "s",
-                     threads_from_user_ ? " each, as OMP_NUM_THREADS says" : " each", cores_, cores_ == 1 ? "" : "s");
+                     threads_from_user_ ? " each, set by OMP_NUM_THREADS" : " each", cores_, cores_ == 1 ? "" : "s");
 }
 
 std::vector<std::string> devices_of(const std::optional<std::string>& visible, int ranks) {

@@ -20,15 +20,18 @@ using Variables = std::vector<std::pair<std::string, std::string>>;  // of an en
 struct JobOptions {
   int ranks = 1;             // on this host
   int threads_per_rank = 0;  // 0: OMP_NUM_THREADS if it is set, else cores / ranks (of its set, its limit), at least 1
-  int max_restarts = 0;      // for the ranks to know
-  std::string run_id{};      // TORCHELASTIC_RUN_ID; empty: the job's id
   std::string role = "default";
   bool virtual_local_rank = false;      // each rank sees one GPU, as its device 0
   std::vector<Placement> placements{};  // by local rank; empty: the system decides
   const JobCgroup* cgroup = nullptr;    // borrowed; null: ranks have no limits
   Variables environment{};              // added last
-  std::string id{};                     // the job's on all hosts; empty: a new one
-  std::optional<Token> token{};         // nothing: a new one
+  std::string tag{};                    // by which its processes are found besides the id, which other hosts share
+
+  // The same on all hosts.
+  int max_restarts = 0;          // for the ranks to know
+  std::string run_id{};          // TORCHELASTIC_RUN_ID; empty: the job's id
+  std::string id{};              // empty: a new one
+  std::optional<Token> token{};  // nothing: a new one
 };
 
 class LocalJob {

@@ -64,7 +64,7 @@ std::optional<std::uint64_t> OomKills::since(const std::optional<Counter>& count
 
 OomKills::Verdict OomKills::judge_own(const std::string& events, std::int64_t limit_bytes, const std::string& used) {
   if (counter_in(events, kName).value_or(0) == 0) {
-    return {"sent by a process; the kernel has killed nothing of its cgroup for lack of memory", false};
+    return {"sent by a process; the kernel has killed no process of its cgroup for lack of memory", false};
   }
   // Where the limit of a group around it was reached, or the machine's, only these count "oom".
   if (limit_bytes == 0 || counter_in(events, "oom").value_or(0) == 0) {
@@ -87,7 +87,7 @@ OomKills::Verdict OomKills::judge_kill(std::int64_t peak_bytes, const RankCgroup
   // The rank may have been in another cgroup, or another program's process was killed.
   if (anywhere.value_or(0) > 0) return {"possibly for lack of memory: " + killed(*anywhere, *machine_), std::nullopt};
   if (!anywhere) return {"sent by a process, or by the kernel when memory ran out" + used, std::nullopt};
-  return {"sent by a process; the kernel has killed nothing for lack of memory meanwhile", false};
+  return {"sent by a process; the kernel has killed no process for lack of memory since the ranks were started", false};
 }
 
 }  // namespace lockstep::internal

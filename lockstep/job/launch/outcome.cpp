@@ -24,13 +24,13 @@ auto order_of_blame(const Outcome& outcome, const RankEnd& end) {
                          end.round, end.rank);
 }
 
-// An exit code with which all ranks end, and no error, is how the program answers a request to stop.
+// A save fails on all ranks together, so equal exit codes are no sign of an orderly end.
 bool failed_after_request(const Outcome& outcome, const RankEnd& end) {
   // Ranks leave at different times, so some may lose the others.
   if (end.failure.fault != Fault::own || end.status.signal == SIGPIPE) return false;
-  if (end.status.shell_code() > 128 || !end.error.empty()) return true;
-  return std::ranges::any_of(
-      outcome.ranks, [&](const RankEnd& other) { return other.status.shell_code() != end.status.shell_code(); });
+  const int code = end.status.shell_code();
+  return code != 0 && code != outcome.stop_exit_code && code != 128 + SIGTERM && code != 128 + SIGINT &&
+         code != 128 + outcome.stop_signal;
 }
 
 // Ranks that make room for others begin again whatever they end with.
@@ -74,7 +74,7 @@ std::string consequences(const Outcome& outcome, const RankEnd& first) {
 std::string lateness(const RankEnd& end) {
   constexpr std::int64_t kLeastTold = 1'000'000;
   if (end.failure.lateness_ns.value_or(0) < kLeastTold) return "";
-  return fmt::format(", begun {:.2g} s after the first rank{}", seconds(Duration(*end.failure.lateness_ns)),
+  return fmt::format("; it began {:.2g} s after the first rank{}", seconds(Duration(*end.failure.lateness_ns)),
                      end.host.empty() ? "" : " of its host");
 }
 
@@ -83,11 +83,12 @@ void tell_of_blamed(const Outcome& outcome, const RankEnd& first, std::vector<st
   for (const RankEnd& end : outcome.ranks) {
     if (end.rank != first.failure.blamed || end.rank == first.rank) continue;
     if (end.told_to_stop) {
-      lines.push_back(fmt::format("rank {}, which it names, was still running", end.rank));
+      lines.push_back(fmt::format("rank {}, which this error names, was still running", end.rank));
     } else if (end.failure.text.empty()) {
       const char* const early =
-          end.status.ok() ? "; others were still training: did it call exit(), or return from main() too early?" : "";
-      lines.push_back(fmt::format("rank {}, which it names, had {}, {:.2f} s after it started{}", end.rank,
+          end.status.ok() ? "; other ranks were still training: did it call exit(), or return from main() too early?"
+                          : "";
+      lines.push_back(fmt::format("rank {}, which this error names, had {}, {:.2f} s after it started{}", end.rank,
                                   describe(end.status), seconds(end.after_start), early));
     }
   }
@@ -148,11 +149,11 @@ const RankEnd* Outcome::cause() const {
   return hang.empty() || blamed == ranks.end() ? nullptr : &*blamed;
 }
 
-int exit_code_of(const Outcome& outcome, int stopped) {
+int exit_code_of(const Outcome& outcome) {
   if (!outcome.hang.empty()) return kHangExitCode;
   if (const RankEnd* first = outcome.first_failure()) return first->status.shell_code();
   const bool cut_short = std::ranges::any_of(outcome.ranks, &RankEnd::told_to_stop);
-  return outcome.stop_signal != 0 && cut_short ? stopped : 0;
+  return outcome.stop_signal != 0 && cut_short ? outcome.stop_exit_code : 0;
 }
 
 // std::terminate() aborts, and so does a program that found an error; a broken pipe is another's end.

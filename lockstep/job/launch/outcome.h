@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lockstep/base/clock.h"
+#include "lockstep/job/launch/exit_codes.h"
 #include "lockstep/job/launch/rank_limits.h"
 
 namespace lockstep::internal {
@@ -93,23 +94,22 @@ struct Outcome {
   std::vector<LostHost> lost = {};
   std::string apart = {};              // two hosts that do not reach each other, if neither could be left out
   std::vector<std::string> left = {};  // hosts that were asked to leave while their ranks ran
+  int stop_exit_code = kStoppedExitCode;
 
   // The rank whose failure caused the others; null if none failed by itself. In this order of precedence: its own
   // failure, then a disagreement, then a consequence; before it was told to stop; named by others; ended by a signal;
   // seen first; the lower rank. Of those that were told to stop only such with an own end: after a request to stop or
-  // to leave, by their own failure; after another's failure, named by one that had not been told.
+  // to leave, by their own failure (0, the stop_exit_code, and 128 + SIGTERM, SIGINT or the stop_signal are none);
+  // after another's failure, named by one that had not been told.
   const RankEnd* first_failure() const;
   // That, or the rank for which a job that hung has waited; null if there is neither.
   const RankEnd* cause() const;
   bool failed() const { return !hang.empty() || !lost.empty() || first_failure() != nullptr; }
 };
 
-// Of a job that ended like this: that of the rank that failed first; kHangExitCode; `stopped` if it was asked to stop
-// before all ranks had ended.
-inline constexpr int kHangExitCode = 4;
-inline constexpr int kLeftExitCode = 5;      // of an agent whose host has left a job that goes on
-inline constexpr int kStoppedExitCode = 75;  // EX_TEMPFAIL of sysexits.h: to be tried again later
-int exit_code_of(const Outcome& outcome, int stopped = kStoppedExitCode);
+// Of a job that ended like this: that of the rank that failed first; kHangExitCode; the stop_exit_code if it was asked
+// to stop before all ranks had ended.
+int exit_code_of(const Outcome& outcome);
 
 // Ended by a signal that programs do not use to report an error.
 bool was_struck(const ExitStatus& status);

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstddef>
 #include <filesystem>
@@ -54,6 +55,15 @@ Duration from_ticks(std::uint64_t ticks) {
   return Duration(static_cast<std::int64_t>(ticks * (1'000'000'000 / per_second)));
 }
 
+// By its executable: the name of a process that runs a script is that of the script.
+bool is_shell(int pid) {
+  static constexpr std::array<std::string_view, 11> kShells{"ash", "bash", "busybox", "csh",  "dash", "fish",
+                                                            "ksh", "mksh", "sh",      "tcsh", "zsh"};
+  std::error_code error;
+  const std::string name = std::filesystem::read_symlink(fmt::format("/proc/{}/exe", pid), error).filename().string();
+  return std::ranges::find(kShells, name) != kShells.end();
+}
+
 // Of one process, with the children that it has waited for.
 std::optional<ProcessActivity> read_one(int pid, const TcpBytes& tcp) {
   const std::string stat = text_of(fmt::format("/proc/{}/stat", pid));
@@ -91,6 +101,17 @@ std::vector<int> children_of(int pid) {
     children.insert(children.end(), std::istream_iterator<int>(words), {});
   }
   return children;
+}
+
+std::vector<int> run_by_shell(int pid) {
+  std::vector<int> run;
+  if (is_shell(pid)) run = children_of(pid);
+  for (std::size_t i = 0; i < run.size() && i < kMostProcesses; ++i) {
+    if (!is_shell(run[i])) continue;
+    const std::vector<int> more = children_of(run[i]);
+    run.insert(run.end(), more.begin(), more.end());
+  }
+  return run;
 }
 
 std::optional<ThreadStatus> read_thread_status(int pid, int thread) {

@@ -29,6 +29,8 @@ inline bool is_stopped(char state) { return state == 'T' || state == 't'; }
 std::vector<int> threads_of(int pid);
 // Those that it has not waited for.
 std::vector<int> children_of(int pid);
+// The processes that it has started, and those that these have, as far as a shell did so. None if it is no shell.
+std::vector<int> run_by_shell(int pid);
 std::optional<ThreadStatus> read_thread_status(int pid, int thread);
 
 // Of those of these process groups in which a process lives: the signals that all its processes ignore.

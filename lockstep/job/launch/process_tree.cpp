@@ -17,16 +17,11 @@
 #include "lockstep/job/launch/orphans.h"
 #include "lockstep/job/launch/rank_crew.h"
 #include "lockstep/job/launch/reaper.h"
+#include "lockstep/job/launch/stop_rules.h"
 
 namespace lockstep::internal {
 namespace {
 
-// How long other ranks may take to end after the first failure, before they are told to stop: ranks that failed because
-// of it, and a rank that its error names.
-constexpr Duration kMoment = std::chrono::milliseconds(250);
-constexpr Duration kMomentForBlamed = std::chrono::seconds(2);
-// Within this time a signal that is sent again is the same request.
-constexpr Duration kSameRequest = std::chrono::seconds(1);
 constexpr Duration kReapAgain = std::chrono::seconds(1);
 // Who waits for a job to stop does not wait longer for a reader that has paused.
 constexpr Duration kLastWords = std::chrono::seconds(1);
@@ -114,7 +109,7 @@ void Supervisor::start(std::vector<Command> commands) {
   for (Command& command : commands) {
     const int index = static_cast<int>(crew_.ranks().size());
     crew_.ranks().emplace_back(options_.first_rank + index, index, std::move(command), options_.output,
-                               of_writes_.mask_before(), reaper_.fd());
+                               options_.mask != nullptr ? *options_.mask : of_writes_.mask_before(), reaper_.fd());
     ++running_;
     pids.push_back(crew_.ranks().back().end().pid);
   }
@@ -209,18 +204,18 @@ void Supervisor::serve_guests() {
   }
 }
 
-// When the other ranks are told to stop after a failure: at once if a signal ended a rank, since no other rank caused
-// that. Any other failure may be the consequence of a rank that has not ended yet.
+// When the other ranks are told to stop after a failure.
 Deadline Supervisor::stop_at() const {
   if (crew_.phase() != RankCrew::Phase::running || !failed_at_) return Deadline::never();
-  Duration moment = kMoment;
+  std::vector<RankEnd> ended;
   for (const RankProcess& rank : crew_.ranks()) {
-    if (rank.is_running() || rank.end().failure.text.empty()) continue;
-    if (was_struck(rank.end().status)) return Deadline::at(*failed_at_);
-    const auto blamed = static_cast<std::size_t>(rank.end().failure.blamed - options_.first_rank);
-    if (blamed < crew_.ranks().size() && crew_.ranks()[blamed].is_running()) moment = kMomentForBlamed;
+    if (!rank.is_running()) ended.push_back(rank.end());
   }
-  return Deadline::at(*failed_at_ + moment);
+  const auto runs = [this](int rank) {
+    const auto own = static_cast<std::size_t>(rank - options_.first_rank);
+    return own < crew_.ranks().size() && crew_.ranks()[own].is_running();
+  };
+  return Deadline::at(*failed_at_ + moment_after_failure(ended, runs, kMomentForBlamed));
 }
 
 void Supervisor::handle(const Watch& what) {
@@ -254,7 +249,7 @@ void Supervisor::on_signal(int signal) {
   if (running_ == 0) {
     insisted_ = true;
   } else if (!taken) {
-    say(fmt::format("{}: stopping {} rank{} (once more to kill)", signal_name(signal), running_,
+    say(fmt::format("{}: stopping {} rank{} (repeat to kill)", signal_name(signal), running_,
                     running_ == 1 ? "" : "s"));
     crew_.ask_to_stop(signal);
   }

@@ -32,6 +32,7 @@ struct TreeOptions {
   std::chrono::milliseconds stop_grace{25000};  // from a request to stop to SIGKILL
   std::string job_id{};                         // what LOCKSTEP_JOB_ID says in the ranks' environment
   int first_rank = 0;                           // of those that are started here
+  const sigset_t* mask = nullptr;               // borrowed: the ranks' blocked signals; null: those of the caller
   RankOutput* output = nullptr;  // borrowed; null: ranks write to the caller's own standard output and error
   Backlog backlog = Backlog::of_tree;
   Adoption adoption = Adoption::by_init;

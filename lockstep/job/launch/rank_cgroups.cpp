@@ -33,7 +33,7 @@ constexpr std::string_view kPrefix = "lockstep-";
 
 [[noreturn]] void refuse(const std::string& why) {
   throw Error(ErrorKind::invalid_argument,
-              fmt::format("--memory-per-rank and --cpus-per-rank need a cgroup of version 2 that the launcher may "
+              fmt::format("--memory-per-rank and --cpus-per-rank need a v2 cgroup that the launcher may "
                           "divide: {}. Start it in a separate one, as with 'systemd-run --user --scope -p Delegate=yes "
                           "lockstep run ...'; in a pod or a batch job, set the limits of the pod or job instead",
                           why));
@@ -121,7 +121,7 @@ std::vector<Mount> cgroup_mounts(const std::string& mounts) {
 
 std::string find_own_cgroup(const std::string& cgroups, const std::string& mounts) {
   const std::vector<Mount> all = cgroup_mounts(mounts);
-  if (all.empty()) refuse("no cgroup of version 2 is mounted here");
+  if (all.empty()) refuse("no v2 cgroup hierarchy is mounted here");
   for (auto [controllers, path] : parse_cgroups(cgroups)) {
     if (!controllers.empty()) continue;
     if (path == "/") path.clear();
@@ -132,7 +132,7 @@ std::string find_own_cgroup(const std::string& cgroups, const std::string& mount
     }
     refuse(fmt::format("this process is in '{}', which is not mounted here", path));
   }
-  refuse("this process is in no cgroup of version 2");
+  refuse("this process is in no v2 cgroup");
 }
 
 std::vector<std::string> controllers_for(const std::string& folder, const RankLimits& limits, int pid) {
@@ -144,9 +144,8 @@ std::vector<std::string> controllers_for(const std::string& folder, const RankLi
                               : limits.cpus > 0 && !contains(there, "cpu")          ? "cpu"
                                                                                     : nullptr;
   if (missing != nullptr) {
-    refuse(fmt::format(
-        "{} has no controller '{}' (it has '{}'; others may belong to cgroups of version 1, or not be delegated)",
-        folder, missing, fmt::join(there, " ")));
+    refuse(fmt::format("{} has no controller '{}' (it has '{}'; others may belong to cgroups v1, or not be delegated)",
+                       folder, missing, fmt::join(there, " ")));
   }
   for (const char* file : {"", "/cgroup.procs", "/cgroup.subtree_control"}) {
     if (::access((folder + file).c_str(), W_OK) == 0) continue;

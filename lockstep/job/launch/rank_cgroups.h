@@ -55,7 +55,7 @@ class JobCgroup {
   std::vector<std::string> controllers_;
 };
 
-// The folder of a process's cgroup of version 2. `cgroups`, `mounts`: its /proc/self/cgroup and mountinfo.
+// The folder of a process's cgroup v2. `cgroups`, `mounts`: its /proc/self/cgroup and mountinfo.
 std::string find_own_cgroup(const std::string& cgroups, const std::string& mounts);
 // What is to be switched on for the parts of this group, which process `pid` is to divide: what limits need, and
 // "memory" in any case, as it tells of kills. Error{invalid_argument} if it cannot be divided.

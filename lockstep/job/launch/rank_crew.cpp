@@ -69,7 +69,7 @@ void RankCrew::ask_to_stop(int signal) {
   for (RankProcess& rank : ranks_) {
     if (!rank.is_running()) continue;
     rank.end().told_to_stop = true;
-    rank.signal_alone(signal);
+    rank.signal_program(signal);
   }
 }
 

@@ -1,5 +1,5 @@
 // A RankCrew is the ranks of a process tree on this machine, all of them: how they are told to end. running -> asked
-// (by a signal to each rank's process) -> stopping (SIGTERM to all of its processes) -> killing; steps may be left out.
+// (by a signal to each rank's program) -> stopping (SIGTERM to all of its processes) -> killing; steps may be left out.
 // A rank's process that ends by the signal to stop may be a shell around the program: then its children
 // have the rest of the grace. Not thread-safe.
 #pragma once

@@ -72,12 +72,6 @@ void make_log_folder(const std::string& folder) {
   open_folder(folder, doing);
 }
 
-UniqueFd open_log(const std::string& folder, const std::string& name) {
-  const std::string path = fmt::format("{}/{}", folder, name);
-  const std::string doing = fmt::format("cannot write '{}'", path);
-  return create_in_place_of({.path = path, .directory = open_folder(folder, doing), .name = name}, kSharedMode, doing);
-}
-
 }  // namespace
 
 RankOutput::RankOutput(const RankOutputOptions& options, int ranks)
@@ -143,6 +137,14 @@ void RankOutput::begin_attempt(int number, int first_rank) {
   if (!directory.empty()) open_logs(number == 0 ? directory : fmt::format("{}/attempt_{}", directory, number));
 }
 
+RankOutput::LogFile RankOutput::open_log(const std::string& folder, const std::string& name) {
+  const std::string path = fmt::format("{}/{}", folder, name);
+  const std::string doing = fmt::format("cannot write '{}'", path);
+  UniqueFd directory = open_folder(folder, doing);
+  return {create_in_place_of({.path = path, .directory = std::move(directory), .name = name}, kSharedMode, doing),
+          path};
+}
+
 void RankOutput::open_logs(const std::string& directory) {
   make_log_folder(options_.log_directory);
   if (directory != options_.log_directory) make_log_folder(directory);
@@ -160,10 +162,10 @@ void RankOutput::open_logs(const std::string& directory) {
 
 // Lines of all ranks, each with its rank.
 void RankOutput::duplicate(RankStream stream, int rank, std::string_view line) {
-  UniqueFd& log = duplicates_[index_of(stream)];
+  LogFile& log = duplicates_[index_of(stream)];
   const auto& texts = options_.duplicated[index_of(stream)];
   const auto has = [line](const std::string& text) { return line.find(text) != std::string_view::npos; };
-  if (log && std::ranges::any_of(texts, has)) write_log(log, fmt::format("[{}] {}\n", first_rank_ + rank, line));
+  if (log.fd && std::ranges::any_of(texts, has)) write_log(log, fmt::format("[{}] {}\n", first_rank_ + rank, line));
 }
 
 OutputSink& RankOutput::sink(RankStream stream) {
@@ -230,7 +232,7 @@ void RankOutput::show_progress(Rank& rank, RankStream stream_kind) {
 void RankOutput::finish(int rank_number, RankStream stream_kind) {
   Rank& rank = ranks_[static_cast<std::size_t>(rank_number)];
   Stream& stream = rank.streams[index_of(stream_kind)];
-  stream.log.reset();
+  stream.log.fd.reset();
   if (verbatim_ || stream.splitter.partial().empty()) {
     stream.splitter.finish([&](std::string_view line) {
       duplicate(stream_kind, rank_number, line);
@@ -277,14 +279,15 @@ void RankOutput::say(std::string_view line, LogLevel level) {
   sink(RankStream::standard_error).append_always(launcher_line(line, level, attempt_));
 }
 
-void RankOutput::write_log(UniqueFd& log, std::string_view bytes) {
-  while (!bytes.empty() && log) {
-    const ssize_t written = ::write(log.get(), bytes.data(), bytes.size());
+void RankOutput::write_log(LogFile& log, std::string_view bytes) {
+  while (!bytes.empty() && log.fd) {
+    const ssize_t written = ::write(log.fd.get(), bytes.data(), bytes.size());
     if (written >= 0) {
       bytes.remove_prefix(static_cast<std::size_t>(written));
     } else if (errno != EINTR) {
-      say(fmt::format("warning: a log file of a rank cannot be written, it ends here: {}", std::strerror(errno)));
-      log.reset();
+      say(fmt::format("warning: the log file {} can no longer be written: {}; the job continues without it", log.path,
+                      std::strerror(errno)));
+      log.fd.reset();
     }
   }
 }

@@ -76,9 +76,13 @@ class RankOutput {
   OutputSink& sink(RankStream stream);
 
  private:
+  struct LogFile {
+    UniqueFd fd;  // closed: there is none
+    std::string path;
+  };
   struct Stream {
     LineSplitter splitter;
-    UniqueFd log;
+    LogFile log;
     bool is_shown = true;
   };
   struct Rank {
@@ -87,6 +91,7 @@ class RankOutput {
     ErrorText error_text;
   };
 
+  static LogFile open_log(const std::string& folder, const std::string& name);
   void open_logs(const std::string& directory);
   void name_ranks(int first_rank);
   bool is_logged(int rank, RankStream stream) const;
@@ -94,7 +99,7 @@ class RankOutput {
   bool is_shown(int rank, RankStream stream) const;
   void choose_streams();
   void duplicate(RankStream stream, int rank, std::string_view line);
-  void write_log(UniqueFd& log, std::string_view bytes);
+  void write_log(LogFile& log, std::string_view bytes);
   void show_progress(Rank& rank, RankStream stream);
 
   const RankOutputOptions options_;
@@ -107,7 +112,7 @@ class RankOutput {
   std::unique_ptr<OutputSink> standard_error_;               // null: the same place as standard output
   RankStream progress_stream_ = RankStream::standard_error;  // the one that drew the status line last
   std::vector<Rank> ranks_;
-  std::array<UniqueFd, 2> duplicates_;
+  std::array<LogFile, 2> duplicates_;
 };
 
 }  // namespace lockstep::internal

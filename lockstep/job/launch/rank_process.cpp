@@ -6,11 +6,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/pipe.h"
+#include "lockstep/job/launch/process_status.h"
 
 namespace lockstep::internal {
 namespace {
@@ -96,7 +99,8 @@ int RankProcess::ended_by_sent() const {
 
 void RankProcess::leave_to_group() {
   const int signal = ended_by_sent();
-  if ((sent_to_group_ & bit_of(signal)) == 0) signal_group(signal);
+  const bool has_it = std::ranges::any_of(asked_, [this](int pid) { return ::getpgid(pid) == end_.pid; });
+  if (!has_it && (sent_to_group_ & bit_of(signal)) == 0) signal_group(signal);
   is_left_to_group_ = true;
 }
 
@@ -107,10 +111,13 @@ void RankProcess::signal_group(int signal) {
   process_->signal_group(signal);
 }
 
-void RankProcess::signal_alone(int signal) {
+void RankProcess::signal_program(int signal) {
   if (!process_) return;
   sent_ |= bit_of(signal);
+  const bool is_of_key = signal == SIGINT || signal == SIGQUIT;
+  if (is_of_key) asked_ = run_by_shell(end_.pid);  // before the shell ends
   process_->signal_alone(signal);
+  for (const int pid : asked_) ::kill(pid, signal);
 }
 
 }  // namespace lockstep::internal

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <vector>
 
 #include "lockstep/base/clock.h"
 #include "lockstep/job/launch/child_process.h"
@@ -43,9 +44,11 @@ class RankProcess {
   // reaped later.
   void leave_to_group();
   bool is_left_to_group() const { return is_left_to_group_; }
-  // To the rank and all that it has started, or to the rank's process alone; nothing once it has been reaped.
+  // To the rank and all that it has started; nothing once it has been reaped, as below.
   void signal_group(int signal);
-  void signal_alone(int signal);
+  // To the rank's process, not to those that it has started. If it is a shell, a signal that a key of a terminal sends
+  // (SIGINT, SIGQUIT) goes to what that runs, too: a shell does not end by it before its program has ended.
+  void signal_program(int signal);
 
  private:
   int index_;
@@ -55,6 +58,7 @@ class RankProcess {
   TimePoint started_;
   std::uint64_t sent_ = 0;           // signals; bit 0 is signal 1
   std::uint64_t sent_to_group_ = 0;  // of these
+  std::vector<int> asked_;           // what a shell runs that got a signal, too
   bool is_left_to_group_ = false;
   RankEnd end_;
 };

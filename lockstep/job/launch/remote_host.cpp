@@ -19,6 +19,7 @@
 #include "lockstep/base/signal_block.h"
 #include "lockstep/job/launch/agent_marks.h"
 #include "lockstep/job/launch/child_process.h"
+#include "lockstep/job/launch/exit_codes.h"
 #include "lockstep/job/launch/launcher_line.h"
 #include "lockstep/job/launch/outcome.h"
 #include "lockstep/job/launch/program_path.h"
@@ -29,7 +30,6 @@ namespace lockstep::internal {
 namespace {
 
 const Duration kOrderTimeout = std::chrono::seconds(60);
-constexpr int kRendezvousCode = 3;
 constexpr const char* kJoinedVariable = "LOCKSTEP_JOINED_FD";
 
 // Standard input, without blocking; empty at its end.
@@ -49,10 +49,11 @@ ReadOrder read_order(Bytes& bytes) {
     if (auto read = decode_order(bytes)) return *read;
     pollfd input{STDIN_FILENO, POLLIN, 0};
     if (::poll(&input, 1, deadline.poll_timeout_ms()) < 0 && errno != EINTR) throw system_error("poll", errno);
-    if (deadline.expired()) throw Error(ErrorKind::timeout, "no order has arrived on standard input in time");
+    if (deadline.expired())
+      throw Error(ErrorKind::timeout, "the launcher's order did not arrive on standard input in time");
     if (input.revents == 0) continue;
     const auto some = read_some();
-    if (!some) throw Error(ErrorKind::peer_lost, "standard input ended before the order was complete");
+    if (!some) throw Error(ErrorKind::peer_lost, "standard input ended before the launcher's order was complete");
     bytes += *some;
   }
 }
@@ -186,7 +187,7 @@ int run_remote_host(const std::string& program, const std::string& version) {
     return code;
   } catch (const Error& error) {
     say_on_standard_error(fmt::format("on host {}: {}", host, error.what()), LogLevel::error);
-    return kRendezvousCode;
+    return kRendezvousExitCode;
   }
 }
 

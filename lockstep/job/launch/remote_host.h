@@ -8,7 +8,7 @@
 
 namespace lockstep::internal {
 
-// Blocks until the agent has ended, and returns its exit code as a shell has it, or kStoreExitCode, with a line on
+// Blocks until the agent has ended, and returns its exit code as a shell has it, or kRendezvousExitCode, with a line on
 // standard error, if none could be started. `program`: this program's file; `version`: of it.
 int run_remote_host(const std::string& program, const std::string& version);
 

@@ -38,7 +38,7 @@ class OrderReader {
 
  private:
   ByteView take(std::size_t count) {
-    if (count > rest_.size()) throw Error(ErrorKind::corrupt_data, "an order to this host is cut short");
+    if (count > rest_.size()) throw Error(ErrorKind::corrupt_data, "an order to this host is truncated");
     const ByteView taken = rest_.substr(0, count);
     rest_.remove_prefix(count);
     return taken;

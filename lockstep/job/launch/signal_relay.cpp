@@ -4,8 +4,10 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cerrno>
+#include <cstddef>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/pipe.h"
@@ -15,10 +17,20 @@ namespace {
 
 std::atomic<int> g_writer_fd{-1};
 std::atomic<int> g_handlers{0};  // that run now, in any thread
-static_assert(std::atomic<int>::is_always_lock_free, "used in a signal handler");
+std::atomic<pid_t> g_relaying_process{0};
+// As the program had them, for its forked children: written before the handler is installed.
+std::array<struct sigaction, NSIG> g_before{};
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<pid_t>::is_always_lock_free,
+              "used in a signal handler");
 
 void on_signal(int signal) {
   const int saved_errno = errno;
+  if (::getpid() != g_relaying_process.load()) {  // a forked child: the pipe is its parent's
+    ::sigaction(signal, &g_before[static_cast<std::size_t>(signal)], nullptr);
+    ::raise(signal);  // blocked until this handler returns
+    errno = saved_errno;
+    return;
+  }
   const auto byte = static_cast<unsigned char>(signal);
   ++g_handlers;
   // A full pipe loses nothing that matters: it holds thousands of signals already.
@@ -47,20 +59,28 @@ SignalRelay::SignalRelay(const std::vector<int>& asking_to_stop) {
     throw Error(ErrorKind::invalid_argument,
                 "this process is already supervising ranks; run one spawn() after another, not at the same time");
   }
+  g_relaying_process.store(::getpid());
   for (const int signal : signals) {
     struct sigaction action {};
     if (::sigaction(signal, nullptr, &action) != 0) continue;
-    before_.emplace_back(signal, action);
     const bool ignored = action.sa_handler == SIG_IGN;
+    if (ignored && signal != SIGCHLD) continue;
+    before_.emplace_back(signal, action);
+    g_before[static_cast<std::size_t>(signal)] = action;
     action = {};
     action.sa_handler = signal == SIGCHLD ? SIG_DFL : on_signal;
     action.sa_flags = SA_RESTART;
-    if (!ignored || signal == SIGCHLD) ::sigaction(signal, &action, nullptr);
+    ::sigaction(signal, &action, nullptr);
   }
 }
 
 SignalRelay::~SignalRelay() {
-  for (const auto& [signal, action] : before_) ::sigaction(signal, &action, nullptr);
+  for (const auto& [signal, action] : before_) {
+    struct sigaction now {};
+    if (::sigaction(signal, nullptr, &now) != 0) continue;
+    // The program may have put its own in its place.
+    if (now.sa_handler == (signal == SIGCHLD ? SIG_DFL : on_signal)) ::sigaction(signal, &action, nullptr);
+  }
   g_writer_fd.store(-1);
   // A handler that has read the number must not write into a file that gets it next.
   while (g_handlers.load() != 0) ::sched_yield();

@@ -17,7 +17,8 @@ class SignalRelay {
   static const std::vector<int>& stop_signals();  // SIGTERM, SIGINT, SIGHUP, SIGQUIT
 
   explicit SignalRelay(const std::vector<int>& asking_to_stop = stop_signals());
-  // Restores the previous handlers. A signal that nobody has taken is raised again.
+  // Restores the previous handlers, unless the program has installed others since. A signal that nobody has taken is
+  // raised again. In a forked child the previous handlers apply at once.
   ~SignalRelay();
   SignalRelay(const SignalRelay&) = delete;
   SignalRelay& operator=(const SignalRelay&) = delete;

@@ -23,7 +23,9 @@
 #include "lockstep/base/failure_note.h"
 #include "lockstep/base/file_io.h"
 #include "lockstep/base/format.h"
+#include "lockstep/base/line_buffering.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/signal_block.h"
 #include "lockstep/base/unique_fd.h"
 #include "lockstep/base/wait_until.h"
 #include "lockstep/job/launch/attempt.h"
@@ -126,7 +128,7 @@ int required_number(const char* name) {
   // A spawn() inside the worker starts a new job.
   ::unsetenv(kCallVariable);
   ::unsetenv(kReportVariable);
-  if (line_by_line) std::setvbuf(stdout, nullptr, _IOLBF, 0);
+  if (line_by_line) buffer_output_by_line();
   report.write_reached();
   try {
     worker(rank);
@@ -168,9 +170,10 @@ Failure judge(const Attempt& attempt, const SpawnReport& report, const std::stri
 void supervise(const std::vector<std::string>& arguments, const std::string& call, const SpawnOptions& options,
                const TreeOptions& set_up) {
   const int ranks = options.nprocs == 0 ? available_cores() : options.nprocs;
-  if (ranks < 0) throw Error(ErrorKind::invalid_argument, fmt::format("spawn(): nprocs is {}", ranks));
+  if (ranks < 0) throw Error(ErrorKind::invalid_argument, fmt::format("spawn(): nprocs is {}; give 0 or more", ranks));
   if (options.threads_per_rank < 0) {
-    throw Error(ErrorKind::invalid_argument, fmt::format("spawn(): threads_per_rank is {}", options.threads_per_rank));
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("spawn(): threads_per_rank is {}; give 0 or more", options.threads_per_rank));
   }
   const LocalJob job({.ranks = ranks, .threads_per_rank = options.threads_per_rank});
   const JobStore store("localhost", job.token(), job.id(), ranks, 0);
@@ -266,27 +269,35 @@ SpawnHandle spawn_async(int argc, char** argv, const std::function<void(int rank
   std::fflush(nullptr);
   auto state = std::make_unique<SpawnHandle::State>();
   state->stop.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!state->stop) throw system_error("making a descriptor to end ranks by", errno);
-  state->supervisor =
-      std::jthread([arguments = std::vector<std::string>(argv, argv + argc), call, options, state = state.get()] {
-        std::exception_ptr error;
-        TreeOptions set_up;
-        set_up.stop_fd = state->stop.get();
-        set_up.started = [&](const std::vector<int>& pids) {
-          state->pids = pids;
-          state->started.set_value();
-        };
-        try {
-          supervise(arguments, call, options, set_up);
-        } catch (...) {
-          error = std::current_exception();
-        }
-        if (state->pids.empty()) return state->started.set_exception(error);
-        const std::lock_guard lock(state->mutex);
-        state->error = error;
-        state->has_ended = true;
-        state->changed.notify_all();
-      });
+  if (!state->stop) throw system_error("making a descriptor for ending ranks", errno);
+  sigset_t mask;
+  ::pthread_sigmask(SIG_SETMASK, nullptr, &mask);
+  const auto supervise_ranks = [arguments = std::vector<std::string>(argv, argv + argc), call, options, mask,
+                                state = state.get()] {
+    std::exception_ptr error;
+    TreeOptions set_up;
+    set_up.mask = &mask;
+    set_up.stop_fd = state->stop.get();
+    set_up.started = [&](const std::vector<int>& pids) {
+      state->pids = pids;
+      state->started.set_value();
+    };
+    try {
+      supervise(arguments, call, options, set_up);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    if (state->pids.empty()) return state->started.set_exception(error);
+    const std::lock_guard lock(state->mutex);
+    state->error = error;
+    state->has_ended = true;
+    state->changed.notify_all();
+  };
+  {
+    // It takes those that it passes on to ranks.
+    const SignalBlock block = SignalBlock::of_new_thread({SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGTSTP});
+    state->supervisor = std::jthread(supervise_ranks);
+  }
   state->started.get_future().get();
   return SpawnHandle(std::move(state));
 }

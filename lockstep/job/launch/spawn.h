@@ -47,7 +47,7 @@ class ProcessFailed : public Error {
 // process reaps its children; the copies take the same path to this call.
 void spawn(int argc, char** argv, const std::function<void(int rank)>& worker, const SpawnOptions& options = {});
 
-// Ranks that run while the program goes on. Not thread-safe. The destructor stops those that still run, and waits.
+// Ranks that run while the program continues. Not thread-safe. The destructor stops those that still run, and waits.
 class SpawnHandle {
  public:
   SpawnHandle();  // empty

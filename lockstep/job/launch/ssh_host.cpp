@@ -10,13 +10,11 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/pipe.h"
+#include "lockstep/job/launch/exit_codes.h"
 
 namespace lockstep::internal {
 namespace {
 
-constexpr int kRendezvousFailed = 3;
-constexpr int kCannotExecute = 126;
-constexpr int kNotFound = 127;
 constexpr int kSshFailed = 255;
 constexpr std::size_t kMostKeptBytes = 4096;  // of what a host has said last
 constexpr std::size_t kMostReads = 32;        // at a time, so that one host that says much does not keep all waiting
@@ -55,7 +53,7 @@ std::vector<std::string> ssh_command(const SshPlan& plan, const std::string& hos
 
 std::string why_lost(const SshPlan& plan, const ExitStatus& status) {
   if (status.signal != 0)
-    return fmt::format("its connection is lost: the process that holds it here {}", describe(status));
+    return fmt::format("the ssh connection to it was lost: the local ssh process {}", describe(status));
   switch (status.code) {
     case kCannotExecute:
     case kNotFound:
@@ -65,7 +63,7 @@ std::string why_lost(const SshPlan& plan, const ExitStatus& status) {
     case kSshFailed:
       return "ssh could not reach it, or has lost the connection. `ssh -o BatchMode=yes <host> true` must work without "
              "a prompt: it needs a key that the host accepts, and the host's key in ~/.ssh/known_hosts";
-    default: return fmt::format("it could not take part (exit code {})", status.code);
+    default: return fmt::format("it could not join the job (exit code {})", status.code);
   }
 }
 
@@ -107,9 +105,9 @@ SshHost::Failure SshHost::failure() const {
 // told as on one machine.
 int SshHost::code() const {
   const Failure failure = this->failure();
-  const int own = marks_.end() ? marks_.end()->status.shell_code() : kRendezvousFailed;
+  const int own = marks_.end() ? marks_.end()->status.shell_code() : kRendezvousExitCode;
   const bool has_no_program = failure == Failure::unable && (own == kCannotExecute || own == kNotFound);
-  return failure == Failure::none || has_no_program ? own : kRendezvousFailed;
+  return failure == Failure::none || has_no_program ? own : kRendezvousExitCode;
 }
 
 std::string SshHost::why(const SshPlan& plan) const {

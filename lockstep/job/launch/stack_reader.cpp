@@ -114,11 +114,12 @@ StackRequest::StackRequest(const FlightMemory& memory) : memory_(memory) {
 std::string StackRequest::reason_not_to_ask() const {
   const stacks::StackArea* area = memory_.stacks();
   const int pid = area == nullptr ? 0 : area->header.pid.load(std::memory_order_acquire);
-  if (pid <= 0) return "its program has no handler that records stacks";
+  if (pid <= 0) return "its program records no stacks: it has not created a Lockstep group yet";
   const std::optional<ThreadStatus> status = read_thread_status(pid, pid);
   if (!status) return "its process has ended";
   if (!contains(status->caught, area->header.signal.load()) || !has_mapped(pid, memory_.fd())) {
-    return "its program no longer has a handler that records stacks";
+    return "its program has no signal handler that records stacks: it replaced the handler, called exec, or had no "
+           "free signal";
   }
   if (status->state == 'T' || status->state == 't') return "a stopped process cannot record its stacks";
   return "";
@@ -138,12 +139,12 @@ void StackRequest::ask() {
         ThreadStack{.thread = thread, .is_main = thread == pid_, .name = printable(status->name)});
     if (contains(status->blocked, signal)) {
       stack.blocks_signals = true;
-      stack.remark = "it blocks signals";
+      stack.remark = "its threads block signals";
     } else if (asked_.size() == stacks::kThreads) {
       stack.remark = "the process has too many threads";
     } else if (::syscall(SYS_tgkill, pid_, thread, signal) == 0) {
       asked_.push_back(thread);
-      stack.remark = status->state == 'D' ? "it waits for a disk or a device, and cannot record its stack"
+      stack.remark = status->state == 'D' ? "it waits for a disk or a device, so it cannot record its stack"
                                           : "it has not recorded its stack in time";
     }
   }

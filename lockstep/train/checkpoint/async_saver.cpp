@@ -5,31 +5,21 @@
 #include <future>
 #include <optional>
 #include <string>
-#include <system_error>
 #include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/signal_block.h"
 #include "lockstep/train/checkpoint/part_copies.h"
 #include "lockstep/train/checkpoint/replicas.h"
 #include "lockstep/train/checkpoint/save_agreement.h"
+#include "lockstep/train/checkpoint/set_directory.h"
 #include "lockstep/train/checkpoint/set_writing.h"
 #include "lockstep/train/checkpoint/together.h"
 
 namespace lockstep {
 
 using namespace internal;
-
-namespace {
-
-// The program may go to another directory between two saves.
-std::filesystem::path whole_path(const std::filesystem::path& directory) {
-  std::error_code error;
-  const std::filesystem::path whole = directory.empty() ? directory : std::filesystem::absolute(directory, error);
-  return error ? directory : whole;
-}
-
-}  // namespace
 
 // One save at a time, on its own thread.
 class AsyncSaver::Worker {
@@ -53,7 +43,10 @@ class AsyncSaver::Worker {
     });
     copied_ = std::promise<void>();
     is_copied_ = copied_.get_future();
-    const auto no_thread = error_in([&] { running_ = std::async(std::launch::async, [this] { return run(); }); });
+    const auto no_thread = error_in([&] {
+      const SignalBlock block = SignalBlock::of_new_thread();
+      running_ = std::async(std::launch::async, [this] { return run(); });
+    });
     if (!no_thread) return;
     // The others wait for this rank, and learn here that it has nothing for them.
     if (!failure_) failure_ = no_thread;

@@ -16,7 +16,7 @@
 #include <string>
 #include <string_view>
 
-#include "lockstep/formats/safetensors_file.h"
+#include "lockstep/formats/safetensors/safetensors_file.h"
 #include "lockstep/train/checkpoint/step_files.h"
 
 namespace lockstep {

@@ -11,9 +11,9 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
-#include "lockstep/formats/json_structure.h"
-#include "lockstep/formats/safetensors_file.h"
-#include "lockstep/formats/safetensors_parser.h"
+#include "lockstep/formats/safetensors/json_structure.h"
+#include "lockstep/formats/safetensors/safetensors_file.h"
+#include "lockstep/formats/safetensors/safetensors_parser.h"
 #include "lockstep/train/checkpoint/manifest_seal.h"
 #include "lockstep/train/checkpoint/set_directory.h"
 
@@ -106,11 +106,11 @@ SetTensor tensor_of(const ManifestReader& reader, const std::string& name, const
     reader.object(each, what + ": a piece", {"file", "rows", digest_key});
     const Json& rows = reader.list(each["rows"], what + ": rows");
     if (rows.size() != 2 || files == 0) reader.refuse(what + " has a piece without a row range or a file");
-    Piece piece{.file = static_cast<std::size_t>(
-                    reader.number(each["file"], what + ": file", static_cast<std::int64_t>(files) - 1)),
-                .first_row = reader.number(rows[0], what + ": first row", tensor.rows()),
-                .end_row = reader.number(rows[1], what + ": end of the rows", tensor.rows()),
-                .digest = reader.text(each[digest_key], what + ": digest")};
+    SetPiece piece{.file = static_cast<std::size_t>(
+                       reader.number(each["file"], what + ": file", static_cast<std::int64_t>(files) - 1)),
+                   .first_row = reader.number(rows[0], what + ": first row", tensor.rows()),
+                   .end_row = reader.number(rows[1], what + ": end of the rows", tensor.rows()),
+                   .digest = reader.text(each[digest_key], what + ": digest")};
     const bool is_empty = piece.end_row == piece.first_row && tensor.rows() != 0;
     if (piece.first_row != row || piece.end_row < row || is_empty) {
       reader.refuse(fmt::format("{} has a piece of rows {} to {}; expected one that begins at row {}", what,
@@ -190,7 +190,7 @@ void check_metrics(const Manifest& manifest) {
 
 Json json_of(const SetTensor& tensor, DigestKind digest) {
   Json pieces = Json::array();
-  for (const Piece& piece : tensor.pieces) {
+  for (const SetPiece& piece : tensor.pieces) {
     pieces.push_back(
         {{"file", piece.file}, {"rows", {piece.first_row, piece.end_row}}, {name_of(digest).key, piece.digest}});
   }
@@ -214,7 +214,7 @@ std::string time_of_writing() {
   return text.data();
 }
 
-std::string piece_name(const std::string& tensor, const SetTensor& of, const Piece& piece) {
+std::string piece_name(const std::string& tensor, const SetTensor& of, const SetPiece& piece) {
   if (piece.first_row == 0 && piece.end_row == of.rows()) return tensor;
   return fmt::format("{}[{}:{}]", tensor, piece.first_row, piece.end_row);
 }

@@ -13,7 +13,7 @@
 
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/checked.h"
-#include "lockstep/formats/digest.h"
+#include "lockstep/formats/safetensors/digest.h"
 
 namespace lockstep::internal {
 
@@ -25,19 +25,19 @@ struct ManifestLimits {
   static constexpr int kDepth = 64;  // of the user's values
 };
 
-struct Piece {
+struct SetPiece {
   std::size_t file = 0;  // its index
   // Of the tensor; one of no dimensions has one row.
   std::int64_t first_row = 0;
   std::int64_t end_row = 0;
   std::string digest = {};  // of its bytes
-  bool operator==(const Piece&) const = default;
+  bool operator==(const SetPiece&) const = default;
 };
 
 struct SetTensor {
   std::string dtype;  // as in safetensors_element_size()
   std::vector<std::int64_t> shape;
-  std::vector<Piece> pieces = {};  // in the order of rows, without a gap
+  std::vector<SetPiece> pieces = {};  // in the order of rows, without a gap
 
   std::int64_t rows() const { return shape.empty() ? 1 : shape.front(); }
   std::uint64_t row_bytes() const;
@@ -72,7 +72,7 @@ struct Manifest {
 std::string time_of_writing();
 
 // What a piece is called in its file: the tensor's name, or "name[0:512]" for some of its rows.
-std::string piece_name(const std::string& tensor, const SetTensor& of, const Piece& piece);
+std::string piece_name(const std::string& tensor, const SetTensor& of, const SetPiece& piece);
 
 // With a key it is signed. REQUIRES then: its digests are SHA-256. Error{invalid_argument}: something that
 // parse_manifest() would refuse.

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/base/format.h"
-#include "lockstep/formats/safetensors_parser.h"
+#include "lockstep/formats/safetensors/safetensors_parser.h"
 
 namespace lockstep::internal {
 namespace {
@@ -77,8 +77,10 @@ ManifestSeal check_seal(ByteView text, const Origin& origin) {
     return seal;
   }
   if (const std::string_view kind = unknown_kind(text); !kind.empty()) {
-    throw_corrupt(origin, fmt::format("{}its digest has the unknown kind {}; this build reads {} and {}", damaged,
-                                      shown(kind), kDigests[0].key, kDigests[1].key));
+    throw_corrupt(origin,
+                  fmt::format("the manifest has a digest of the unknown kind {}; this build reads {} and {}: a newer "
+                              "version has written it, or it is damaged",
+                              shown(kind), kDigests[0].key, kDigests[1].key));
   }
   throw_corrupt(origin, damaged + "it does not end with its digest");
 }

@@ -9,7 +9,7 @@
 
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/checked.h"
-#include "lockstep/formats/digest.h"
+#include "lockstep/formats/safetensors/digest.h"
 #include "lockstep/train/checkpoint/signing_key.h"
 
 namespace lockstep::internal {

@@ -18,6 +18,7 @@
 #include "lockstep/base/checked.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/base/machine.h"
 #include "lockstep/train/checkpoint/set_directory.h"
 #include "lockstep/train/checkpoint/set_reader.h"
 
@@ -32,7 +33,7 @@ double seconds_of(clockid_t clock) {
   return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
 }
 
-// When this process started, in seconds since 1970; nothing without /proc.
+// When this process started, in seconds since the machine did; nothing without /proc.
 std::optional<double> process_start() {
   std::ifstream file("/proc/self/stat");
   std::string line;
@@ -44,8 +45,20 @@ std::optional<double> process_start() {
   for (int i = 0; i < 19; ++i) fields >> skipped;
   double ticks = 0;  // since the machine started
   if (!(fields >> ticks)) return std::nullopt;
-  const double age = seconds_of(CLOCK_BOOTTIME) - ticks / static_cast<double>(::sysconf(_SC_CLK_TCK));
-  return seconds_of(CLOCK_REALTIME) - age;
+  return ticks / static_cast<double>(::sysconf(_SC_CLK_TCK));
+}
+
+// Whether a set was written since then. On the same machine its monotonic clock decides; of another one there is only
+// the file's time.
+bool is_written_since(double start, const std::map<std::string, std::string>& written, const struct stat& status) {
+  const auto boot = written.find("boot"), uptime = written.find("uptime_s");
+  // A second less is lost to the clock's grain.
+  if (boot != written.end() && uptime != written.end() && boot->second == boot_id()) {
+    const Origin origin("the manifest of a checkpoint");
+    return static_cast<double>(checked_decimal(uptime->second, "time of a save", origin)) + 1 >= start;
+  }
+  const double start_of_wall_clock = seconds_of(CLOCK_REALTIME) - (seconds_of(CLOCK_BOOTTIME) - start);
+  return static_cast<double>(status.st_mtim.tv_sec) + 1 >= start_of_wall_clock;
 }
 
 }  // namespace
@@ -58,6 +71,10 @@ std::map<std::string, std::string> writer_identity(const EnvironmentReader& envi
     job += environment.text(name).value_or("") + "/";
   }
   return {{"job", job}, {"rank", *rank}};
+}
+
+std::map<std::string, std::string> moment_of_writing() {
+  return {{"boot", boot_id()}, {"uptime_s", std::to_string(static_cast<std::int64_t>(seconds_of(CLOCK_BOOTTIME)))}};
 }
 
 std::uint64_t SaveNumbers::next(const std::filesystem::path& set) {
@@ -106,11 +123,10 @@ bool WriterTurn::is_saved(std::uint64_t step, const std::map<std::string, std::s
   struct stat status {};
   const std::optional<double> start = process_start();
   if (!start || ::stat((set / kManifestName).c_str(), &status) != 0) return false;
-  // A second less is lost to the clock's grain.
-  if (static_cast<double>(status.st_mtim.tv_sec) + 1 < *start) return false;
   try {
     const SetReader reader(set);
     const auto& written = reader.manifest().written;
+    if (!is_written_since(*start, written, status)) return false;
     const auto job = written.find("job"), rank = written.find("rank"), save = written.find("save");
     if (job == written.end() || rank == written.end() || save == written.end()) return false;
     const std::string where = set.string();

@@ -19,6 +19,8 @@ namespace lockstep::internal {
 // The identity that a launcher gave this process, for Manifest::written: "job" and "rank". Empty without a launcher, or
 // if it is the job's only process. With "save", the number of the save, it identifies a save of a rank.
 std::map<std::string, std::string> writer_identity(const EnvironmentReader& environment);
+// The same for when it writes: this machine's start, and its uptime, which no change of its clock affects.
+std::map<std::string, std::string> moment_of_writing();
 
 // How many times a process has saved each set, so that a step that ranks save again is written again. For sets beyond
 // the last kMost it remembers only the largest number, an upper bound for all of them.

@@ -81,7 +81,7 @@ class StoredTensors {
   at::Tensor take(const std::string& name, at::IntArrayRef shape, at::ScalarType type, at::ScalarType also) {
     const auto found = rest_.find(name);
     if (found == rest_.end()) {
-      problems_ += fmt::format("\n  missing in the checkpoint: {}", name);
+      problems_ += fmt::format("\n  missing from the checkpoint: {}", name);
       return {};
     }
     const at::Tensor tensor = found->second;

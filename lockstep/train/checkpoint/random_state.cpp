@@ -60,7 +60,8 @@ at::Tensor internal::random_state(const Checkpoint& checkpoint, const std::strin
     at::detail::createCPUGenerator().set_state(found->second);
   } catch (const c10::Error& error) {
     throw Error(ErrorKind::invalid_argument,
-                fmt::format("'{}' is not the state of a CPU generator: {}", name, error.what_without_backtrace()));
+                fmt::format("the checkpoint's '{}' is not the state of a CPU random number generator: {}", name,
+                            error.what_without_backtrace()));
   }
   return found->second;
 }

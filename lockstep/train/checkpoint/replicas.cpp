@@ -10,8 +10,10 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/base/signal_block.h"
 #include "lockstep/comm/group/object_codecs.h"
-#include "lockstep/formats/digest.h"
+#include "lockstep/comm/group/process_group.h"
+#include "lockstep/formats/safetensors/digest.h"
 #include "lockstep/train/checkpoint/normal_mode.h"
 #include "lockstep/train/checkpoint/part_copies.h"
 #include "lockstep/train/checkpoint/tensor_types.h"
@@ -66,6 +68,7 @@ Error different_replicas_error(const std::string& piece, const std::vector<int>&
 
 std::future<ReplicaDigests> replica_digests_beside(const SaveJob& job) {
   const std::launch how = is_on_host(job) ? std::launch::async | std::launch::deferred : std::launch::deferred;
+  const SignalBlock block = SignalBlock::of_new_thread();
   return std::async(how, [&job] { return replica_digests(job, 1); });
 }
 
@@ -90,6 +93,7 @@ ReplicaDigests replica_digests(const SaveJob& job, int threads) {
   std::vector<std::future<void>> helpers;
   const std::size_t most = is_on_host(job) ? static_cast<std::size_t>(std::max(threads, 1)) : 1;
   for (std::size_t i = 1; i < std::min(most, pieces.size()); ++i) {
+    const SignalBlock block = SignalBlock::of_new_thread();
     helpers.push_back(std::async(std::launch::async | std::launch::deferred, work));
   }
   work();
@@ -108,7 +112,7 @@ std::string joint_digest(const ReplicaDigests& digests) {
 void require_same_replicas(const ProcessGroup& group, const std::vector<std::string>& joint,
                            const ReplicaDigests& mine) {
   if (std::ranges::all_of(joint, [&](const std::string& each) { return each == joint.front(); })) return;
-  const ReplicaDigests of_rank_0 = broadcast_object(group, mine, 0, {.name = "digests of rank 0"});
+  const ReplicaDigests of_rank_0 = group.broadcast_object(mine, 0, {.name = "digests of rank 0"});
   const std::vector<std::string> told = gather_together(group, "digests of a checkpoint", [&] {
     const auto [theirs, here] = std::ranges::mismatch(of_rank_0, mine);
     return here == mine.end() ? std::string() : here->first;

@@ -1,6 +1,7 @@
 #include "lockstep/train/checkpoint/retention.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -12,6 +13,7 @@
 #include "lockstep/train/checkpoint/manifest.h"
 #include "lockstep/train/checkpoint/set_directory.h"
 #include "lockstep/train/checkpoint/set_reader.h"
+#include "lockstep/train/checkpoint/step_files.h"
 
 namespace lockstep::internal {
 namespace {
@@ -36,6 +38,17 @@ class Manifests {
  private:
   std::map<std::filesystem::path, std::optional<Manifest>> read_;
 };
+
+bool is_single_file(const SetPlace& place) { return step_of(place.path).has_value(); }
+
+// Newest first; of the same step the set first.
+std::vector<SetPlace> checkpoints_in(const std::filesystem::path& directory, SingleFiles files) {
+  std::vector<SetPlace> all = list_sets(directory);
+  if (files == SingleFiles::left_alone) return all;
+  for (const StepFile& file : list_step_files(directory)) all.push_back({file.step, file.path});
+  std::ranges::stable_sort(all, std::ranges::greater(), &SetPlace::step);
+  return all;
+}
 
 // The best of those that have the metric, best first; the newer of two that are equal.
 std::vector<std::filesystem::path> best(const std::vector<SetPlace>& sets, const Retention& rules,
@@ -74,21 +87,23 @@ std::optional<std::filesystem::path> newest_whole(const std::vector<SetPlace>& s
 void check(const Retention& rules) {
   if (rules.keep_last < 0 || rules.keep_best < 0) {
     throw Error(ErrorKind::invalid_argument,
-                fmt::format("checkpoints: keep_last is {} and keep_best {}; neither may be negative", rules.keep_last,
-                            rules.keep_best));
+                fmt::format("checkpoints: keep_last is {} and keep_best is {}; neither may be negative",
+                            rules.keep_last, rules.keep_best));
   }
   if (rules.keep_best != 0 && rules.metric.empty()) {
-    throw Error(ErrorKind::invalid_argument, "checkpoints: keep_best needs the name of a metric");
+    throw Error(ErrorKind::invalid_argument,
+                "checkpoints: keep_best needs a metric; set `metric` to the name of one that is saved");
   }
 }
 
 std::vector<std::filesystem::path> sets_to_prune(const std::filesystem::path& directory, const Retention& rules,
-                                                 const std::filesystem::path& newest) {
+                                                 const std::filesystem::path& newest, SingleFiles files) {
   check(rules);
   std::vector<std::filesystem::path> removed;
   if (rules.keep_last == 0) return removed;
-  const std::vector<SetPlace> sets = list_sets(directory);
+  const std::vector<SetPlace> sets = checkpoints_in(directory, files);
   Manifests manifests;
+  const auto counts = [&](const SetPlace& each) { return is_single_file(each) || manifests.of(each.path) != nullptr; };
   // By name: the directory may be written in another way.
   const auto is_newest = [&](const SetPlace& each) { return each.path.filename() == newest.filename(); };
   std::set<std::filesystem::path> kept;
@@ -96,7 +111,7 @@ std::vector<std::filesystem::path> sets_to_prune(const std::filesystem::path& di
   for (const SetPlace& each : sets) {
     if (is_newest(each)) {
       kept.insert(each.path);
-    } else if (others != 0 && manifests.of(each.path) != nullptr) {
+    } else if (others != 0 && counts(each)) {
       kept.insert(each.path);
       --others;
     }
@@ -107,7 +122,7 @@ std::vector<std::filesystem::path> sets_to_prune(const std::filesystem::path& di
     kept.insert(paths.begin(), paths.begin() + std::min<std::ptrdiff_t>(rules.keep_best, std::ssize(paths)));
   }
   for (const SetPlace& each : sets) {
-    if (!kept.contains(each.path) && manifests.of(each.path) != nullptr) removed.push_back(each.path);
+    if (!kept.contains(each.path) && counts(each)) removed.push_back(each.path);
   }
   if (newest.empty() && !removed.empty()) {
     if (const auto whole = newest_whole(sets, manifests)) std::erase(removed, *whole);
@@ -116,11 +131,16 @@ std::vector<std::filesystem::path> sets_to_prune(const std::filesystem::path& di
 }
 
 std::vector<std::filesystem::path> prune_sets(const std::filesystem::path& directory, const Retention& rules,
-                                              const std::filesystem::path& newest, Deadline deadline) {
+                                              const std::filesystem::path& newest, Deadline deadline,
+                                              SingleFiles files) {
   std::vector<std::filesystem::path> removed;
-  for (const std::filesystem::path& each : sets_to_prune(directory, rules, newest)) {
+  for (const std::filesystem::path& each : sets_to_prune(directory, rules, newest, files)) {
     if (deadline.expired()) break;
-    remove_set(each);
+    if (step_of(each)) {
+      remove_step_file(each);
+    } else {
+      remove_set(each);
+    }
     removed.push_back(each);
   }
   return removed;

@@ -27,12 +27,16 @@ namespace internal {
 // is removed, and the next call continues. Error{invalid_argument}: negative numbers, keep_best without a metric.
 // Error{internal} as of list_sets() and remove_set().
 void check(const Retention& rules);
+// Single files of earlier versions, step-0000000400.safetensors: left alone, or counted and removed like sets.
+enum class SingleFiles { left_alone, counted };
 // Returns the removed sets.
 std::vector<std::filesystem::path> prune_sets(const std::filesystem::path& directory, const Retention& rules,
-                                              const std::filesystem::path& newest, Deadline deadline);
+                                              const std::filesystem::path& newest, Deadline deadline,
+                                              SingleFiles files = SingleFiles::left_alone);
 // The sets that prune_sets() would remove. If `newest` is empty, all of one set is read.
 std::vector<std::filesystem::path> sets_to_prune(const std::filesystem::path& directory, const Retention& rules,
-                                                 const std::filesystem::path& newest);
+                                                 const std::filesystem::path& newest,
+                                                 SingleFiles files = SingleFiles::left_alone);
 
 }  // namespace internal
 }  // namespace lockstep

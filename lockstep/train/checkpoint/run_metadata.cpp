@@ -4,6 +4,7 @@
 #include <climits>
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <system_error>
 
 #include "lockstep/base/checked.h"
@@ -14,6 +15,7 @@ namespace lockstep::internal {
 namespace {
 
 constexpr const char* kBatch = "batch";
+constexpr std::int64_t kMostSamples = 1'000'000'000'000'000;
 
 void require_choices(const Metadata& metadata, const TrainingRunOptions& options) {
   for (const auto& [name, value] : options.choices) {
@@ -21,21 +23,46 @@ void require_choices(const Metadata& metadata, const TrainingRunOptions& options
     const bool is_stored = stored != metadata.end();
     const auto untold = options.untold.find(name);
     if (!is_stored && untold == options.untold.end()) {
-      refuse_run(
-          fmt::format("the checkpoint in {} does not record its {}, this run has {}; if all such checkpoints have "
-                      "the same value, set it in TrainingRunOptions::untold",
-                      options.directory.string(), name, value));
+      refuse_run(fmt::format(
+          "the checkpoint in {} does not record the choice '{}', which is '{}' in this run; if its value is "
+          "known, set TrainingRunOptions::untold[\"{}\"]",
+          options.directory.string(), name, value, name));
     }
     const std::string& then = is_stored ? stored->second : untold->second;
     if (then == value) continue;
-    refuse_run(fmt::format("the checkpoint in {} was made with {} {}, this run has {}", options.directory.string(),
-                           name, then, value));
+    refuse_run(
+        fmt::format("the checkpoint in {} was made with {} = {}, and this run has {}; use the same value, or another "
+                    "directory",
+                    options.directory.string(), name, then, value));
+  }
+  const std::string_view prefix = kChoice;
+  for (const auto& [name, value] : metadata) {
+    if (!name.starts_with(prefix) || options.choices.contains(name.substr(prefix.size()))) continue;
+    const std::string choice = name.substr(prefix.size());
+    refuse_run(
+        fmt::format("the checkpoint in {} has the choice '{}' = '{}', which this run does not give; add it to "
+                    "TrainingRunOptions::choices, or use another directory",
+                    options.directory.string(), choice, value));
   }
 }
 
 }  // namespace
 
 void refuse_run(const std::string& why) { throw Error(ErrorKind::invalid_argument, why); }
+
+void require_storable(const TrainingPosition& position) {
+  const auto require = [](const char* name, std::int64_t value, std::int64_t most) {
+    if (value >= 0 && value <= most) return;
+    refuse_run(
+        fmt::format("TrainingRun::position.{} is {}, which no checkpoint can have; set it to 0 or more, at most "
+                    "{} over all ranks",
+                    name, value, most));
+  };
+  require("step", position.step, INT64_MAX);
+  require("epoch", position.epoch, INT_MAX);
+  require("batch", position.batch, INT64_MAX);
+  require("samples", position.samples, kMostSamples);
+}
 
 Metadata run_metadata(const TrainingPosition& position, const std::map<std::string, std::string>& choices) {
   // fmt writes the shortest text that gives the same double again; "nan" and "inf" can be read back too.
@@ -58,7 +85,6 @@ TrainingPosition checked_position(const Metadata& metadata, const TrainingRunOpt
   const auto number = [&](const char* name, std::int64_t most) {
     return checked_between(checked_decimal(text(name), name, origin), std::int64_t{0}, most, name, origin);
   };
-  constexpr std::int64_t kMostSamples = 1'000'000'000'000'000;
   TrainingPosition position{.step = number("step", INT64_MAX),
                             .epoch = static_cast<int>(number("epoch", INT_MAX)),
                             .batch = number(kBatch, INT64_MAX),

@@ -18,6 +18,9 @@ inline constexpr const char* kSamples = "samples";
 // Error{invalid_argument}: the run cannot begin, be saved or be resumed as it is.
 [[noreturn]] void refuse_run(const std::string& why);
 
+// Error{invalid_argument}: checked_position() would refuse it.
+void require_storable(const TrainingPosition& position);
+
 // Without step and epoch, which save() stores. position: with sums over all ranks.
 Metadata run_metadata(const TrainingPosition& position, const std::map<std::string, std::string>& choices);
 

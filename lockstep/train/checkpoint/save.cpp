@@ -1,6 +1,7 @@
 #include "lockstep/train/checkpoint/save.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <functional>
 #include <utility>
 #include <vector>
@@ -54,7 +55,10 @@ enum class Seen { nothing, replaced, damaged };
 [[noreturn]] void refuse_none(const std::filesystem::path& directory, Seen seen) {
   const std::string where = directory.string();
   if (seen == Seen::damaged) {
-    throw Error(ErrorKind::corrupt_data, fmt::format("every checkpoint in {} is damaged", where));
+    throw Error(
+        ErrorKind::corrupt_data,
+        fmt::format("every checkpoint in {} is damaged; restore one from a copy, or start again in another directory",
+                    where));
   }
   if (seen == Seen::replaced) {
     throw Error(ErrorKind::corrupt_data, fmt::format("every checkpoint in {} was replaced or removed during the load, "
@@ -146,14 +150,22 @@ class Together {
                   directory.string()));
 }
 
-enum class Need { must_be_there, if_any };
+enum class Need { must_be_there, if_any, if_undamaged };
+
+// The sets that a load takes.
+struct Request {
+  Need need = Need::must_be_there;
+  AcceptMetadata accept = {};
+  std::uint64_t least_step = 0;
+};
 
 std::optional<Loaded> load_newest(const std::filesystem::path& directory, const State& state, const ProcessGroup* group,
-                                  Need need, const LoadOptions& options, const AcceptMetadata& accept = {}) {
+                                  const Request& request, const LoadOptions& options = {}) {
   const NormalMode normal_mode;
   const Together together(group);
-  together.require_same(facts_of_load(directory, state, options, need == Need::if_any ? "load_if_any" : "load"));
-  SetSearch search(directory, signature_check(options));  // used by rank 0
+  together.require_same(
+      facts_of_load(directory, state, options, request.need == Need::if_any ? "load_if_any" : "load"));
+  SetSearch search(directory, signature_check(options), request.least_step);  // used by rank 0
   std::optional<Reader> reader;
   bool is_partly_loaded = false;
   while (const auto found = together.next(search)) {
@@ -167,7 +179,7 @@ std::optional<Loaded> load_newest(const std::filesystem::path& directory, const 
           set->open_files();
         }) ||
         together.is_damaged([&] { verify_share(*set, *reader); }) ||
-        together.is_damaged([&] { steps = fit(*set, state, together.rank(), together.size(), accept); })) {
+        together.is_damaged([&] { steps = fit(*set, state, together.rank(), together.size(), request.accept); })) {
       continue;
     }
     // Objects of all ranks come before any tensor: an object that throws must not leave its rank with old tensors.
@@ -175,8 +187,9 @@ std::optional<Loaded> load_newest(const std::filesystem::path& directory, const 
     is_partly_loaded = true;
   }
   if (is_partly_loaded) refuse_partly(directory);
+  if (request.need == Need::if_undamaged) return std::nullopt;
   const Seen seen = together.seen_by(search);
-  if (seen == Seen::nothing && need == Need::if_any) {
+  if (seen == Seen::nothing && request.need == Need::if_any) {
     together.act([&] { require_storable(state); });
     return std::nullopt;
   }
@@ -198,21 +211,23 @@ std::filesystem::path save(const std::filesystem::path& directory, const State& 
 
 Loaded load(const std::filesystem::path& directory, const State& state, const ProcessGroup& group,
             const LoadOptions& options) {
-  return *load_newest(directory, state, &group, Need::must_be_there, options);
+  return *load_newest(directory, state, &group, {.need = Need::must_be_there}, options);
 }
 
 std::optional<Loaded> load_if_any(const std::filesystem::path& directory, const State& state, const ProcessGroup& group,
                                   const LoadOptions& options) {
-  return load_newest(directory, state, &group, Need::if_any, options);
+  return load_newest(directory, state, &group, {.need = Need::if_any}, options);
 }
 
 Loaded load(const std::filesystem::path& directory, const State& state, const LoadOptions& options) {
-  return *load_newest(directory, state, nullptr, Need::must_be_there, options);
+  return *load_newest(directory, state, nullptr, {.need = Need::must_be_there}, options);
 }
 
-Loaded internal::load_accepted(const std::filesystem::path& directory, const State& state, const ProcessGroup& group,
-                               const AcceptMetadata& accept) {
-  return *load_newest(directory, state, &group, Need::must_be_there, {}, accept);
+std::optional<Loaded> internal::load_accepted(const std::filesystem::path& directory, const State& state,
+                                              const ProcessGroup& group, const AcceptMetadata& accept,
+                                              std::optional<std::uint64_t> least_step) {
+  const Need need = least_step ? Need::if_undamaged : Need::must_be_there;
+  return load_newest(directory, state, &group, {.need = need, .accept = accept, .least_step = least_step.value_or(0)});
 }
 
 }  // namespace lockstep

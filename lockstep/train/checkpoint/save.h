@@ -44,7 +44,7 @@ struct Loaded {
 };
 
 // Loads the newest undamaged set in the directory, or the directory itself, if it is a set. A damaged set is skipped
-// with a warning; one that another process replaces or removes meanwhile is no error if there is another.
+// with a warning; one that another process replaces or removes during the load is not an error if there is another.
 // Error{invalid_argument} if there is none. Error{unauthorized}: LoadOptions.
 Loaded load(const std::filesystem::path& directory, const State& state, const ProcessGroup& group,
             const LoadOptions& options = {});

@@ -9,6 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/comm/group/object_codecs.h"
+#include "lockstep/comm/group/process_group.h"
 
 namespace lockstep::internal {
 namespace {
@@ -69,7 +70,7 @@ Facts facts_of_load(const std::filesystem::path& directory, const State& state, 
 }
 
 void require_same_facts(const ProcessGroup& group, std::string_view verb, const Facts& mine) {
-  const std::vector<Facts> all = all_gather_object(group, mine, {.name = "settings of a save or load"});
+  const std::vector<Facts> all = group.all_gather_object(mine, {.name = "settings of a save or load"});
   for (std::size_t rank = 1; rank < all.size(); ++rank) {
     for (std::size_t i = 0; i < all[0].size() && i < all[rank].size(); ++i) {
       const auto& [name, first] = all[0][i];

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "lockstep/formats/digest.h"
+#include "lockstep/formats/safetensors/digest.h"
 #include "lockstep/train/checkpoint/retention.h"
 
 namespace lockstep {

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "lockstep/base/checked.h"
+#include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/machine.h"
@@ -61,8 +62,9 @@ void require_same_lists(const std::vector<Json>& told, const char* list) {
     std::size_t at = 0;
     while (at < mine.size() && at < theirs.size() && mine[at] == theirs[at]) ++at;
     const auto shown = [at](const Json& of) { return at < of.size() ? of[at].dump() : std::string("nothing"); };
-    refuse_state(fmt::format("ranks save different states: where rank 0 has {}, rank {} has {}", shown(mine), rank,
-                             shown(theirs)));
+    refuse_state(fmt::format(
+        "ranks save different states: where rank 0 has {}, rank {} has {}; give save() the same State on all ranks",
+        shown(mine), rank, shown(theirs)));
   }
 }
 
@@ -214,12 +216,15 @@ SaveJob plan_save(const std::filesystem::path& directory, const State& state, co
   });
   SaveJob job;
   act_together(group, "plan of a checkpoint", [&] {
+    std::vector<Json> told;
     try {
-      std::vector<Json> told;
       for (const std::string& text : texts) told.push_back(Json::parse(text));
       job = plan_of(directory, state, options, own, told, group.rank());
     } catch (const Json::exception& error) {
-      throw Error(ErrorKind::corrupt_data, std::string("invalid description of the state to save: ") + error.what());
+      const std::string whose = told.size() < texts.size() ? fmt::format("rank {}'s", told.size()) : "a rank's";
+      throw Error(ErrorKind::corrupt_data, fmt::format("{} description of the state to save is not valid: {}; do all "
+                                                       "ranks run the same build?",
+                                                       whose, error.what()));
     }
   });
   return job;

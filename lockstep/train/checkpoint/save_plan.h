@@ -32,9 +32,11 @@ struct SaveJob {
 
   std::filesystem::path directory;
   Retention retention;
-  std::optional<SigningKey> key;  // on rank 0; none: it is not signed
-  std::vector<Part> parts;        // that this rank writes
-  std::vector<Part> of_others;    // this rank's values of replicated parts that others write
+  SingleFiles single_files = SingleFiles::left_alone;
+  bool replaces_earlier_run = false;  // see earlier_run.h
+  std::optional<SigningKey> key;      // on rank 0; none: it is not signed
+  std::vector<Part> parts;            // that this rank writes
+  std::vector<Part> of_others;        // this rank's values of replicated parts that others write
   // Of all ranks; files are to come. Pieces have the index of their rank in place of a file.
   Manifest manifest;
 };

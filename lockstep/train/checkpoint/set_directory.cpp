@@ -82,7 +82,7 @@ bool is_set(const std::filesystem::path& path) {
 void require_replaceable(const std::filesystem::path& target) {
   // Another writer may be removing a set, or making one, between two looks.
   for (int look = 0; look < kReadings; ++look) {
-    if (is_set(target) || entry_kind(target) == EntryKind::nothing) return;
+    if (is_set(target) || entry_kind(target) == EntryKind::nothing || internal::holds_only_parts(target)) return;
   }
   throw Error(ErrorKind::invalid_argument, fmt::format("saving {}: something that is not a checkpoint has this name "
                                                        "and is not replaced; move it away, or name another directory",
@@ -94,7 +94,8 @@ void add_names(const std::filesystem::path& directory, std::set<std::string>& na
   std::error_code error;
   std::filesystem::directory_iterator entries(directory, error);
   if (error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory) {
-    throw Error(ErrorKind::invalid_argument, fmt::format("checkpoints: no directory {}", directory.string()));
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("checkpoints: the directory {} does not exist", directory.string()));
   }
   for (; !error && entries != std::filesystem::directory_iterator(); entries.increment(error)) {
     names.insert(entries->path().filename().string());
@@ -120,6 +121,12 @@ std::filesystem::path set_path(const std::filesystem::path& directory, std::uint
 }
 
 namespace internal {
+
+std::filesystem::path whole_path(const std::filesystem::path& directory) {
+  std::error_code error;
+  const std::filesystem::path whole = directory.empty() ? directory : std::filesystem::absolute(directory, error);
+  return error ? directory : whole;
+}
 
 void make_set_parent(const std::filesystem::path& directory) {
   std::error_code error;
@@ -162,7 +169,7 @@ SetDirectory::~SetDirectory() {
   if (lock_) std::filesystem::remove_all(hidden_, ignored);
 }
 
-std::filesystem::path SetDirectory::publish(const std::string& manifest) {
+std::filesystem::path SetDirectory::publish(const std::string& manifest, const std::function<void()>& before) {
   {
     AtomicFile file(hidden_ / kManifestName);
     file.write(std::as_bytes(std::span(manifest)));
@@ -170,6 +177,7 @@ std::filesystem::path SetDirectory::publish(const std::string& manifest) {
   }
   AtomicFile::sync_directory(lock_, fmt::format("saving {}: fsync", target_.string()));
   require_replaceable(target_);
+  if (before) before();
   const std::filesystem::path old = take_name();
   lock_.reset();
   sync_path(directory_);
@@ -248,6 +256,20 @@ bool has_parts_alone(const std::filesystem::path& path) {
   return false;
 }
 
+bool holds_only_parts(const std::filesystem::path& path) {
+  if (!has_parts_alone(path)) return false;
+  std::error_code error;
+  std::filesystem::directory_iterator file(path, error);
+  for (; !error && file != std::filesystem::directory_iterator(); file.increment(error)) {
+    const std::string name = file->path().filename().string();
+    if (!name.starts_with("part-") || !name.ends_with(".safetensors") || name.find("-of-") == std::string::npos ||
+        entry_kind(file->path()) != EntryKind::file) {
+      return false;
+    }
+  }
+  return !error;
+}
+
 std::vector<std::filesystem::path> list_parts_alone(const std::filesystem::path& directory) {
   std::set<std::string> names;
   add_names(directory, names);
@@ -283,14 +305,21 @@ void remove_abandoned_sets(const std::filesystem::path& directory) {
   }
 }
 
-void remove_set(const std::filesystem::path& set) {
+std::filesystem::path hide_set(const std::filesystem::path& set) {
   std::string name = set.filename().string();
   if (!name.starts_with('.')) name = "." + name;
   const std::filesystem::path hidden = set.parent_path() / fmt::format("{}{}{}", name, kRemovingSet, random_digits());
   std::error_code error;
   std::filesystem::rename(set, hidden, error);
-  if (error == std::errc::no_such_file_or_directory) return;
+  if (error == std::errc::no_such_file_or_directory) return {};
   if (error) throw system_error(fmt::format("removing {}", set.string()), error.value());
+  return hidden;
+}
+
+void remove_set(const std::filesystem::path& set) {
+  const std::filesystem::path hidden = hide_set(set);
+  if (hidden.empty()) return;
+  std::error_code error;
   // Another process may take it for leftovers of a killed one, and remove it at the same time.
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     std::filesystem::remove_all(hidden, error);

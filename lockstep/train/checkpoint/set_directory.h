@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -27,15 +28,17 @@ inline constexpr const char* kManifestName = "manifest.json";
 class SetDirectory {
  public:
   // Creates `directory` if needed, and the hidden one in it, both for this user alone. Removes leftovers of killed
-  // writers. Only a set is replaced: anything else with the set's name is an error.
+  // writers. Only a set is replaced, or one that has lost its manifest: anything else with the set's name is
+  // an error.
   SetDirectory(const std::filesystem::path& directory, std::uint64_t step);
   SetDirectory(const SetDirectory&) = delete;
   SetDirectory& operator=(const SetDirectory&) = delete;
   ~SetDirectory();  // removes it, unless it was published
 
   const std::filesystem::path& path() const { return hidden_; }  // where files are written
-  // REQUIRES: all files are there, and synced. Returns where the set is now.
-  std::filesystem::path publish(const std::string& manifest);
+  // REQUIRES: all files are there, and synced. Returns where the set is now. before: called when the set is complete on
+  // the disk and about to appear; what it throws is thrown, and the set does not appear.
+  std::filesystem::path publish(const std::string& manifest, const std::function<void()>& before = {});
 
  private:
   Error failed_rename(int error) const;
@@ -50,6 +53,8 @@ class SetDirectory {
   UniqueFd lock_;  // held as long as its writer lives
 };
 
+// Absolute, as the program may go to another directory later; an empty path stays empty.
+std::filesystem::path whole_path(const std::filesystem::path& directory);
 // Makes the directory, and those above it, for this user alone, where they are missing.
 void make_set_parent(const std::filesystem::path& directory);
 // The step in a set's name; empty if it is not one of set_path(), as "step-400".
@@ -65,6 +70,8 @@ std::vector<SetPlace> list_sets(const std::filesystem::path& directory);
 // Whether it is a directory of such a name with parts of a set, but no manifest; all those in a directory. True for a
 // moment also of a set that a writer removes or replaces. Errors as of list_sets().
 bool has_parts_alone(const std::filesystem::path& path);
+// Whether it has parts, and nothing else: a set that has lost its manifest, and no file of a user.
+bool holds_only_parts(const std::filesystem::path& path);
 std::vector<std::filesystem::path> list_parts_alone(const std::filesystem::path& directory);
 // Sets that writers have not published, or not removed completely.
 struct HiddenSet {
@@ -74,6 +81,8 @@ struct HiddenSet {
 std::vector<HiddenSet> list_hidden_sets(const std::filesystem::path& directory);
 // Removes sets of dead writers. Ignores errors.
 void remove_abandoned_sets(const std::filesystem::path& directory);
+// Gives it a hidden name, which is returned, and with which it counts as abandoned. Empty: it does not exist.
+std::filesystem::path hide_set(const std::filesystem::path& set);
 // No reader ever sees a part of it: it is hidden first. A set that does not exist is no error.
 void remove_set(const std::filesystem::path& set);
 

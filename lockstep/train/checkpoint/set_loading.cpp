@@ -6,23 +6,24 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/machine.h"
-#include "lockstep/comm/group/objects.h"
+#include "lockstep/comm/group/process_group.h"
 #include "lockstep/train/checkpoint/tensor_types.h"
 
 namespace lockstep::internal {
 namespace {
 
 // More than that in all is damage, or will not fit.
-void check_room(std::uint64_t bytes) {
+void check_room(const std::string& directory, std::uint64_t bytes) {
   if (bytes <= machine_memory_bytes()) return;
   throw Error(ErrorKind::invalid_argument,
-              fmt::format("the checkpoint's tensors take {} bytes; this machine has {} of memory", bytes,
-                          machine_memory_bytes()));
+              fmt::format("{}: its tensors need {} bytes, but this machine has {} bytes of memory; load it on a larger "
+                          "machine, unless its manifest is damaged",
+                          directory, bytes, machine_memory_bytes()));
 }
 
 // Into a contiguous tensor on the CPU of the whole shape.
 void read_tensor(SetReader& set, const std::string& name, at::Tensor tensor) {
-  for (const Piece& piece : set.manifest().tensors.at(name).pieces) {
+  for (const SetPiece& piece : set.manifest().tensors.at(name).pieces) {
     const at::Tensor rows =
         tensor.dim() == 0 ? tensor : tensor.narrow(0, piece.first_row, piece.end_row - piece.first_row);
     set.read(name, piece, mutable_bytes_of(rows));
@@ -32,7 +33,7 @@ void read_tensor(SetReader& set, const std::string& name, at::Tensor tensor) {
 }  // namespace
 
 Reader reader_of(const ProcessGroup& group) {
-  const std::vector<std::string> nodes = all_gather_object(group, boot_id(), {.name = "nodes that load a checkpoint"});
+  const std::vector<std::string> nodes = group.all_gather_object(boot_id(), {.name = "nodes that load a checkpoint"});
   Reader reader{.number = 0, .count = 0};
   for (std::size_t rank = 0; rank < nodes.size(); ++rank) {
     if (nodes[rank] != nodes[static_cast<std::size_t>(group.rank())]) continue;
@@ -45,13 +46,13 @@ Reader reader_of(const ProcessGroup& group) {
 void verify_share(SetReader& set, const Reader& reader) {
   struct Each {
     const std::string* name;
-    const Piece* piece;
+    const SetPiece* piece;
     std::uint64_t bytes;
   };
   std::vector<Each> pieces;
   std::uint64_t all_bytes = 0;
   for (const auto& [name, tensor] : set.manifest().tensors) {
-    for (const Piece& piece : tensor.pieces) {
+    for (const SetPiece& piece : tensor.pieces) {
       const std::uint64_t bytes = tensor.row_bytes() * static_cast<std::uint64_t>(piece.end_row - piece.first_row);
       pieces.push_back({.name = &name, .piece = &piece, .bytes = bytes});
       all_bytes += bytes;
@@ -83,10 +84,10 @@ SetContent read_content(SetReader& set, const Wanted& wanted, const Target& targ
     bytes += std::min<std::uint64_t>(tensor.bytes(), std::uint64_t{1} << 56);
     without_target.push_back(&name);
   }
-  check_room(bytes);
+  check_room(set.path().string(), bytes);
   for (const std::string* name : without_target) {
     const SetTensor& tensor = manifest.tensors.at(*name);
-    at::Tensor read = new_tensor("a checkpoint", *name, tensor.dtype, tensor.shape);
+    at::Tensor read = new_tensor(set.path().string(), *name, tensor.dtype, tensor.shape);
     read_tensor(set, *name, read);
     content.checkpoint.tensors.emplace(*name, std::move(read));
   }

@@ -119,7 +119,7 @@ OpenFile SetReader::open(const SetFile& file) const {
   }
   if (open.bytes != file.bytes) {
     throw Error(ErrorKind::corrupt_data,
-                fmt::format("{} is damaged: it has {} bytes, expected {}", path, open.bytes, file.bytes));
+                fmt::format("{} is damaged: it has {} bytes; expected {}", path, open.bytes, file.bytes));
   }
   return open;
 }
@@ -182,11 +182,11 @@ void SetReader::close_longest_unused() {
   --open_count_;
 }
 
-TensorStream SetReader::stream(const std::string& name, const Piece& piece) {
+TensorStream SetReader::stream(const std::string& name, const SetPiece& piece) {
   return explained([&] { return stream_of(name, piece); });
 }
 
-TensorStream SetReader::stream_of(const std::string& name, const Piece& piece) {
+TensorStream SetReader::stream_of(const std::string& name, const SetPiece& piece) {
   const SetTensor& tensor = manifest_.tensors.at(name);
   File& file = opened(piece.file);
   const std::string stored = piece_name(name, tensor, piece);
@@ -206,7 +206,7 @@ TensorStream SetReader::stream_of(const std::string& name, const Piece& piece) {
   return {*file.reader, entry};
 }
 
-void SetReader::read(const std::string& name, const Piece& piece, MutableByteSpan out) {
+void SetReader::read(const std::string& name, const SetPiece& piece, MutableByteSpan out) {
   explained([&] {
     TensorStream bytes = stream_of(name, piece);
     while (!out.empty()) {
@@ -217,11 +217,11 @@ void SetReader::read(const std::string& name, const Piece& piece, MutableByteSpa
   });
 }
 
-void SetReader::verify(const std::string& name, const Piece& piece) {
+void SetReader::verify(const std::string& name, const SetPiece& piece) {
   explained([&] { verify(name, piece, [](std::uint64_t) {}); });
 }
 
-void SetReader::verify(const std::string& name, const Piece& piece,
+void SetReader::verify(const std::string& name, const SetPiece& piece,
                        const std::function<void(std::uint64_t)>& progress) {
   std::array<std::byte, kChunkBytes> buffer;
   TensorStream bytes = stream_of(name, piece);
@@ -238,17 +238,17 @@ void SetReader::verify(const std::function<void(std::uint64_t)>& progress) {
 
 void SetReader::verify_all(const std::function<void(std::uint64_t)>& progress) {
   check_files();
-  using Listed = std::pair<const std::string*, const Piece*>;
+  using Listed = std::pair<const std::string*, const SetPiece*>;
   std::vector<std::vector<Listed>> pieces(files_.size());  // of each file
   for (const auto& [name, tensor] : manifest_.tensors) {
-    for (const Piece& piece : tensor.pieces) pieces[piece.file].emplace_back(&name, &piece);
+    for (const SetPiece& piece : tensor.pieces) pieces[piece.file].emplace_back(&name, &piece);
   }
   std::uint64_t read_so_far = 0;
   for (std::size_t i = 0; i < files_.size(); ++i) {
     const std::size_t found = opened(i).places.size();
     if (found != pieces[i].size()) {
       throw Error(ErrorKind::corrupt_data,
-                  fmt::format("{} is damaged: it has {} tensors, the manifest lists {}",
+                  fmt::format("{} is damaged: it has {} tensors, but the manifest lists {}",
                               (path_ / manifest_.files[i].name).string(), found, pieces[i].size()));
     }
     for (const auto& [name, piece] : pieces[i]) {

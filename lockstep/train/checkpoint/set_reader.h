@@ -18,7 +18,7 @@
 
 #include "lockstep/base/bytes.h"
 #include "lockstep/base/unique_fd.h"
-#include "lockstep/formats/safetensors_file.h"
+#include "lockstep/formats/safetensors/safetensors_file.h"
 #include "lockstep/train/checkpoint/manifest.h"
 
 namespace lockstep::internal {
@@ -39,11 +39,11 @@ class SetReader {
   // Opens the files, all that may be open at a time, so that they can be read even after the set is removed.
   void open_files();
   // REQUIRES: `name` is one of the manifest's tensors, `piece` one of its pieces, and `out` has the piece's size.
-  void read(const std::string& name, const Piece& piece, MutableByteSpan out);
+  void read(const std::string& name, const SetPiece& piece, MutableByteSpan out);
   // The same in parts of any size. It may be used until the next call.
-  TensorStream stream(const std::string& name, const Piece& piece);
+  TensorStream stream(const std::string& name, const SetPiece& piece);
   // Reads a piece, in bounded memory.
-  void verify(const std::string& name, const Piece& piece);
+  void verify(const std::string& name, const SetPiece& piece);
   // Reads everything. progress: bytes so far.
   void verify(const std::function<void(std::uint64_t)>& progress = {});
 
@@ -66,8 +66,8 @@ class SetReader {
   SafetensorsReader reader_of(const SetFile& file);
   void close_longest_unused();
   void verify_all(const std::function<void(std::uint64_t)>& progress);
-  TensorStream stream_of(const std::string& name, const Piece& piece);
-  void verify(const std::string& name, const Piece& piece, const std::function<void(std::uint64_t)>& progress);
+  TensorStream stream_of(const std::string& name, const SetPiece& piece);
+  void verify(const std::string& name, const SetPiece& piece, const std::function<void(std::uint64_t)>& progress);
 
   const std::filesystem::path path_;
   UniqueFd directory_;

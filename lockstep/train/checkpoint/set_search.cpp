@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "lockstep/base/checked.h"
+#include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
 #include "lockstep/train/checkpoint/manifest.h"
@@ -51,7 +52,9 @@ void SetSearch::list() {
   if (is_there(directory_ / kManifestName)) {
     candidates_ = {directory_};
   } else if (is_there(directory_)) {
-    for (const SetPlace& each : list_sets(directory_)) candidates_.push_back(each.path);
+    for (const SetPlace& each : list_sets(directory_)) {
+      if (each.step >= least_step_) candidates_.push_back(each.path);
+    }
     pass_over_parts_alone();
   } else if (is_link(directory_)) {
     throw Error(ErrorKind::invalid_argument,

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <set>
@@ -28,9 +29,9 @@ class SetSearch {
     Bytes manifest;
   };
 
-  // directory: of sets, or a set.
-  SetSearch(std::filesystem::path directory, const SignatureCheck& signature)
-      : directory_(std::move(directory)), signature_(signature) {}
+  // directory: of sets, or a set. least_step: sets of earlier steps are not looked at.
+  SetSearch(std::filesystem::path directory, const SignatureCheck& signature, std::uint64_t least_step = 0)
+      : directory_(std::move(directory)), signature_(signature), least_step_(least_step) {}
 
   // The next set with a valid manifest and all files. Another call rejects the set returned last. Logs a warning for
   // each damaged set that it skips.
@@ -57,6 +58,7 @@ class SetSearch {
 
   const std::filesystem::path directory_;
   const SignatureCheck signature_;
+  const std::uint64_t least_step_;
   std::vector<std::filesystem::path> candidates_;
   std::set<Identity> damaged_;
   std::optional<std::pair<std::filesystem::path, Identity>> last_;

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -9,11 +10,13 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/machine.h"
 #include "lockstep/base/observe/live_numbers.h"
-#include "lockstep/formats/safetensors_file.h"
+#include "lockstep/formats/safetensors/safetensors_file.h"
+#include "lockstep/train/checkpoint/earlier_run.h"
 #include "lockstep/train/checkpoint/normal_mode.h"
 #include "lockstep/train/checkpoint/one_writer.h"
 #include "lockstep/train/checkpoint/set_directory.h"
@@ -59,7 +62,7 @@ void take_results(Manifest& manifest, const std::vector<Json>& results) {
                               .host = result.at("host").get<std::string>()});
   }
   for (auto& [name, tensor] : manifest.tensors) {
-    for (Piece& piece : tensor.pieces) {
+    for (SetPiece& piece : tensor.pieces) {
       piece.digest = results[piece.file].at("digests").at(piece_name(name, tensor, piece)).get<std::string>();
       piece.file = files.at(piece.file);
     }
@@ -67,22 +70,29 @@ void take_results(Manifest& manifest, const std::vector<Json>& results) {
 }
 
 std::filesystem::path publish(SaveJob& job, SetDirectory& set, const std::vector<std::string>& told) {
+  std::vector<Json> results;
   try {
-    std::vector<Json> results;
     for (const std::string& each : told) results.push_back(Json::parse(each));
     take_results(job.manifest, results);
   } catch (const Json::exception& error) {
-    throw Error(ErrorKind::corrupt_data,
-                std::string("invalid result of a rank's part of a checkpoint: ") + error.what());
+    const std::string whose = results.size() < told.size() ? fmt::format("rank {}'s", results.size()) : "a rank's";
+    throw Error(
+        ErrorKind::corrupt_data,
+        fmt::format("{} report on its part of the checkpoint is not valid: {}; do all ranks run the same build?", whose,
+                    error.what()));
   }
   job.manifest.written["time"] = time_of_writing();
-  return set.publish(serialise(job.manifest, job.key ? &*job.key : nullptr));
+  const auto hide_others = [&] { hide_earlier_run(job.directory, set_path(job.directory, job.manifest.step)); };
+  return set.publish(serialise(job.manifest, job.key ? &*job.key : nullptr),
+                     job.replaces_earlier_run ? std::function<void()>(hide_others) : nullptr);
 }
 
 // The set exists even if this fails.
 void prune(const SaveJob& job, const std::filesystem::path& newest, Duration patience) {
-  const auto failure =
-      error_in([&] { prune_sets(job.directory, job.retention, newest, Deadline::after(patience / kPruningShare)); });
+  if (job.replaces_earlier_run) remove_abandoned_sets(job.directory);
+  const auto failure = error_in([&] {
+    prune_sets(job.directory, job.retention, newest, Deadline::after(patience / kPruningShare), job.single_files);
+  });
   if (!failure) return;
   log_warning(
       fmt::format("{} is saved, but older checkpoints could not be removed: {}", newest.string(), failure->what()));
@@ -108,9 +118,14 @@ std::vector<std::string> take_joint_digests(std::vector<std::string>& told) {
   const std::size_t digits = name_of(DigestKind::xxh3_128).digits;
   std::vector<std::string> joint;
   for (std::string& each : told) {
-    if (each.size() < digits)
-      throw Error(ErrorKind::corrupt_data, "the result of a rank's part of a checkpoint is too short");
-    joint.push_back(each.substr(0, digits));
+    if (each.size() < digits) {
+      throw Error(
+          ErrorKind::corrupt_data,
+          fmt::format("rank {}'s report on its part of the checkpoint has {} bytes, expected {} or more; do all "
+                      "ranks run the same build?",
+                      joint.size(), each.size(), digits));
+    }
+    joint.emplace_back(each, 0, digits);
     each.erase(0, digits);
   }
   return joint;
@@ -151,7 +166,10 @@ std::filesystem::path run_save_alone(SaveJob& job) {
                     path.string()));
     return path;
   }
-  if (!identity.empty()) identity["save"] = std::to_string(number);
+  if (!identity.empty()) {
+    identity["save"] = std::to_string(number);
+    identity.merge(moment_of_writing());
+  }
   job.manifest.written.insert(identity.begin(), identity.end());
   SetDirectory set(job.directory, job.manifest.step);
   publish(job, set, {write_part(job, set.path(), 0).dump()});

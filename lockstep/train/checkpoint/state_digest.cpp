@@ -3,7 +3,7 @@
 #include <span>
 
 #include "lockstep/base/format.h"
-#include "lockstep/formats/digest.h"
+#include "lockstep/formats/safetensors/digest.h"
 #include "lockstep/train/checkpoint/module_state.h"
 #include "lockstep/train/checkpoint/optimizer_state.h"
 

@@ -105,9 +105,10 @@ std::vector<std::string> optimizer_names_of_rank_0(const State& state) {
 
 void require_equal_parameters(const torch::optim::Optimizer& optimizer) {
   if (dynamic_cast<const LocalStepsOptimizer*>(&optimizer) == nullptr) return;
-  throw Error(ErrorKind::invalid_argument,
-              "this optimizer leaves the ranks with different parameters, and a checkpoint has only those of rank 0; "
-              "each rank can save its model and the optimizer's state_dict() with save_checkpoint()");
+  throw Error(
+      ErrorKind::invalid_argument,
+      "a PostLocalSgdOptimizer leaves the ranks with different parameters, and a checkpoint has only those of rank 0; "
+      "each rank can save its model and the optimizer's state_dict() with save_checkpoint()");
 }
 
 void add_optimizer_parts(StateParts& parts, const State& state, int rank) {
@@ -154,7 +155,7 @@ LockstepState stored_mode(const Checkpoint& checkpoint, const LockstepState& min
     const std::string then = told.contains(name) ? told.at(name) : "";
     if (then == std::to_string(now)) return;
     throw Error(ErrorKind::invalid_argument,
-                fmt::format("the checkpoint was made with {} '{}', this run has {}", what, then, now));
+                fmt::format("the checkpoint was made with {} '{}', but this run has {}", what, then, now));
   };
   require("lockstep mode's number of shards", "shards", static_cast<std::uint64_t>(mine.shards));
   LockstepState mode = mine;

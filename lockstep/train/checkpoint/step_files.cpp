@@ -43,7 +43,8 @@ std::vector<StepFile> list_step_files(const std::filesystem::path& directory) {
   std::error_code error;
   std::filesystem::directory_iterator entries(directory, error);
   if (error == std::errc::no_such_file_or_directory || error == std::errc::not_a_directory) {
-    throw Error(ErrorKind::invalid_argument, fmt::format("checkpoints: no directory {}", directory.string()));
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("checkpoints: the directory {} does not exist", directory.string()));
   }
   for (; !error && entries != std::filesystem::directory_iterator(); entries.increment(error)) {
     const std::optional<std::uint64_t> step = step_of(entries->path());
@@ -56,6 +57,12 @@ std::vector<StepFile> list_step_files(const std::filesystem::path& directory) {
   std::sort(files.begin(), files.end(),
             [](const StepFile& a, const StepFile& b) { return a.step != b.step ? a.step > b.step : a.path < b.path; });
   return files;
+}
+
+void remove_step_file(const std::filesystem::path& file) {
+  std::error_code error;
+  std::filesystem::remove(file, error);
+  if (error) throw system_error(fmt::format("removing {}", file.string()), error.value());
 }
 
 void keep_last_steps(const std::filesystem::path& newest_written, int count) {
@@ -72,9 +79,7 @@ void keep_last_steps(const std::filesystem::path& newest_written, int count) {
       ++kept;
       continue;
     }
-    std::error_code error;
-    std::filesystem::remove(file.path, error);
-    if (error) throw system_error(fmt::format("removing {}", file.path.string()), error.value());
+    remove_step_file(file.path);
   }
 }
 

@@ -23,6 +23,8 @@ struct StepFile {
 std::optional<std::uint64_t> step_of(const std::filesystem::path& path);
 // Regular files named as by step_path(), highest step first. Error{invalid_argument} if there is no such directory.
 std::vector<StepFile> list_step_files(const std::filesystem::path& directory);
+// Error{internal}: it cannot be removed. One that does not exist is no error.
+void remove_step_file(const std::filesystem::path& file);
 // Removes all but the `count` files of the highest steps, and never `newest_written`, which counts as one of them.
 void keep_last_steps(const std::filesystem::path& newest_written, int count);
 

@@ -9,8 +9,8 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/machine.h"
-#include "lockstep/formats/safetensors_header.h"
-#include "lockstep/formats/torch_types.h"
+#include "lockstep/formats/safetensors/safetensors_header.h"
+#include "lockstep/formats/safetensors/torch_types.h"
 
 namespace lockstep::internal {
 namespace {
@@ -70,7 +70,8 @@ void require_dense(const std::string& name, const at::Tensor& tensor) {
     throw Error(ErrorKind::invalid_argument, fmt::format("checkpoint: tensor '{}' is undefined", name));
   }
   if (tensor.layout() != at::kStrided) {
-    throw Error(ErrorKind::invalid_argument, fmt::format("checkpoint: tensor '{}' is not dense", name));
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("checkpoint: tensor '{}' is not dense, so it cannot be stored", name));
   }
   if (tensor.is_meta()) {
     throw Error(ErrorKind::invalid_argument,

@@ -8,9 +8,11 @@
 #include <utility>
 
 #include "lockstep/base/checked.h"
+#include "lockstep/base/error.h"
 #include "lockstep/base/failure_note.h"
 #include "lockstep/base/format.h"
 #include "lockstep/comm/group/object_codecs.h"
+#include "lockstep/comm/group/process_group.h"
 
 namespace lockstep::internal {
 namespace {
@@ -40,7 +42,7 @@ Told told_by(const std::function<std::string()>& action) {
 }
 
 std::vector<Told> gather(const ProcessGroup& group, const Told& mine, std::string_view what) {
-  std::vector<Told> all = all_gather_object(group, mine, {.name = what});
+  std::vector<Told> all = group.all_gather_object(mine, {.name = what});
   const auto failed = std::ranges::find_if(all, [](const Told& each) { return each.first != kFine; });
   if (failed == all.end()) return all;
   const bool is_by_all = std::ranges::all_of(all, [&](const Told& each) { return each == *failed; });
@@ -83,7 +85,7 @@ std::vector<std::string> gather_together(const ProcessGroup& group, std::string_
 }
 
 std::string from_rank_0(const ProcessGroup& group, std::string_view what, const std::function<std::string()>& action) {
-  const Told told = broadcast_object(group, group.rank() == 0 ? told_by(action) : Told(), 0, {.name = what});
+  const Told told = group.broadcast_object(group.rank() == 0 ? told_by(action) : Told(), 0, {.name = what});
   if (told.first != kFine) throw_told(told, what, 0, group.size() == 1);
   return told.second;
 }

@@ -21,7 +21,7 @@ namespace {
 template <class Value>
 void add_once(std::map<std::string, Value>& values, const std::string& file, const std::string& name, Value value) {
   if (values.emplace(name, std::move(value)).second) return;
-  throw Error(ErrorKind::invalid_argument, fmt::format("{}: two values are called '{}'", file, name));
+  throw Error(ErrorKind::invalid_argument, fmt::format("{}: two values have the name '{}'", file, name));
 }
 
 // Adds everything in the file, under names that begin with `prefix`. places: by the device that a tensor was saved on.

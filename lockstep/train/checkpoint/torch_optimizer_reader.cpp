@@ -44,7 +44,7 @@ struct OptionReader {
   void operator()(const char* name, Option& option) const {
     const auto value = options.find(name);
     if (!value) {
-      problems += fmt::format("\n  missing in the checkpoint: {}.{}", where, name);
+      problems += fmt::format("\n  missing from the checkpoint: {}.{}", where, name);
     } else if (!set(option, *value)) {
       problems += fmt::format("\n  different: {}.{} is {} in the checkpoint, which the optimizer does not accept",
                               where, name, to_string(value->kind()));

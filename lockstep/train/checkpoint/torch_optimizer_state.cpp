@@ -107,7 +107,7 @@ TorchValue state_dict_with(const Optimizer& optimizer) {
         Kind::each_field(dynamic_cast<typename Kind::State&>(*found->second), options, FieldWriter{fields});
         state.emplace_back(number, TorchValue{std::move(fields)});
       }
-      numbers.push_back({number++});
+      numbers.emplace_back().value = number++;
     }
     TorchValue::Dict dict;
     Kind::each_option(options, OptionWriter{dict});
@@ -121,8 +121,8 @@ TorchValue state_dict_with(const Optimizer& optimizer) {
 void require_whole(const Optimizer& optimizer) {
   if (dynamic_cast<const PartedOptimizer*>(&optimizer) == nullptr) return;
   throw Error(ErrorKind::invalid_argument,
-              "a PyTorch state dict needs a plain optimizer: the state of a sharded one is spread over the ranks; use "
-              "a plain one of the same kind, see checkpoint/torch_optimizer_state.h");
+              "a PyTorch state dict needs a plain optimizer: the state of a sharded optimizer is spread over the "
+              "ranks; use a plain optimizer of the same kind, see checkpoint/torch_optimizer_state.h");
 }
 
 // The entry `key` of a dict or list, or within its entries.

@@ -3,11 +3,15 @@
 #include <ATen/Parallel.h>
 #include <torch/version.h>
 
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
+#include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
 #include "lockstep/train/checkpoint/run_log.h"
+#include "lockstep/train/checkpoint/together.h"
 
 namespace lockstep::internal {
 
@@ -17,13 +21,30 @@ void TrainingLog::begin(std::int64_t step) {
   facts.step = step;
   facts.threads = at::get_num_threads();
   facts.versions["torch"] = TORCH_VERSION;
-  append_line(file_, run_line(facts));
-  if (facts.restarts != 0) append_line(file_, restart_line(facts));
+  write(run_line(facts));
+  if (facts.restarts != 0) write(restart_line(facts));
+}
+
+void TrainingLog::require_file() const {
+  std::error_code unknown;
+  const auto type = std::filesystem::symlink_status(file_, unknown).type();
+  if (type == std::filesystem::file_type::not_found || type == std::filesystem::file_type::regular) return;
+  throw Error(ErrorKind::invalid_argument,
+              fmt::format("cannot write the log of a run: {} is not a regular file; move it away, or name another "
+                          "directory",
+                          file_.string()));
+}
+
+void TrainingLog::write(const std::string& line) {
+  const auto failure = error_in([&] { append_line(file_, line); });
+  if (!failure || std::exchange(has_warned_, true)) return;
+  log_warning(
+      fmt::format("{}; training continues without these lines, which `lockstep report` will lack", failure->what()));
 }
 
 void TrainingLog::add_line(std::int64_t step, const std::string& line) {
   begin(step);
-  if (group_.rank() == 0) append_line(file_, line);
+  if (group_.rank() == 0) write(line);
 }
 
 void TrainingLog::tell(std::int64_t step, std::optional<StepReport> report) {

@@ -1,6 +1,6 @@
 // The TrainingLog of a run: metrics.jsonl in its directory, and the step times that ranks exchange. TrainingRun ->
-// TrainingLog -> run_log.h -> file. All ranks have one and make the same calls; rank 0 writes. For one thread.
-// Error{invalid_argument} on rank 0 with the path if the file cannot be written.
+// TrainingLog -> run_log.h -> file. All ranks have one and make the same calls; rank 0 writes. For one thread. A line
+// that cannot be written is lost, with one warning: a training does not end for its log.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +23,8 @@ class TrainingLog {
 
   // Writes the run's first line, once: it resumes after this many steps, or begins. add_line() does it too.
   void begin(std::int64_t step);
+  // Error{invalid_argument}: something else has the file's name. For rank 0.
+  void require_file() const;
   void add_line(std::int64_t step, const std::string& line);
   // A step is over, or a checkpoint follows, after this many steps in all. Now and then a collective; see StepReports.
   void step_is_over(std::int64_t step, DdpBase& ddp) { tell(step, reports_.after_step(ddp.step_timer(), group_)); }
@@ -33,12 +35,14 @@ class TrainingLog {
   std::string straggler_text() const;
 
  private:
+  void write(const std::string& line);
   void tell(std::int64_t step, std::optional<StepReport> report);
 
   const ProcessGroup group_;
   const std::filesystem::path file_;
   std::vector<std::string> hosts_;
   bool has_begun_ = false;
+  bool has_warned_ = false;
   StepReports reports_;
   std::optional<StepReport> report_;
 };

@@ -42,28 +42,21 @@ void prepare(const std::filesystem::path& directory) {
   refuse_run("cannot write to the directory " + directory.string() + ": " + failure.message() + "; name another");
 }
 
-// As the manifest of a set would refuse them.
-void check_choices(const std::map<std::string, std::string>& choices) {
+// As JSON, for comparison. Refuses what the manifest of a set would refuse.
+std::string checked_text(const std::map<std::string, std::string>& choices) {
   constexpr std::size_t kMostBytes = 65536;
   for (const auto& [name, value] : choices) {
     const std::size_t longest = std::max(name.size(), value.size());
     if (longest <= kMostBytes) continue;
     refuse_run(
-        fmt::format("the choices of a TrainingRun cannot be stored: a name or value has {} bytes, at most {} are "
-                    "possible",
-                    longest, kMostBytes));
+        fmt::format("TrainingRunOptions::choices: the name or value of '{}' has {} bytes; at most {} are allowed",
+                    name.substr(0, 64), longest, kMostBytes));
   }
   try {
-    (void)nlohmann::json(choices).dump();
+    return nlohmann::json(choices).dump();
   } catch (const nlohmann::json::exception& error) {
     refuse_run(std::string("the choices of a TrainingRun cannot be stored, as they are not UTF-8: ") + error.what());
   }
-}
-
-std::string text_of(const std::map<std::string, std::string>& choices) {
-  std::string text;
-  for (const auto& [name, value] : choices) text += fmt::format("{}{} = {}", text.empty() ? "" : ", ", name, value);
-  return text;
 }
 
 // The name of the newest checkpoint, damaged or not; of a set, and of a single file of an earlier version.
@@ -91,14 +84,18 @@ Newest newest_in(const std::filesystem::path& directory) {
   return newest;
 }
 
-// The path of a single file to resume from, "set" if a set is newer or no file is undamaged, or nothing.
-std::string choose(const std::filesystem::path& directory) {
-  const Newest newest = newest_in(directory);
-  if (newest.is_file()) {
-    const auto file = latest_checkpoint(directory);
-    if (file && (!newest.set || file->step > newest.set->step)) return file->path.string();
-  }
-  return newest.set ? "set" : "";
+// The path of the newest undamaged single file, which is resumed from if no undamaged set is as new; empty: there is
+// none, and there are sets.
+std::string newest_single_file(const std::filesystem::path& directory) {
+  if (const auto file = latest_checkpoint(directory)) return file->path.string();
+  if (newest_in(directory).set) return "";
+  refuse_run("there is no undamaged checkpoint in " + directory.string() +
+             "; start a new run instead of resuming, or name the directory that has one");
+}
+
+TrainingRunOptions with_whole_path(TrainingRunOptions options) {
+  options.directory = whole_path(options.directory);
+  return options;
 }
 
 DdpBase& ddp_of(const State& state) {
@@ -109,11 +106,11 @@ DdpBase& ddp_of(const State& state) {
 }  // namespace
 
 TrainingRun::TrainingRun(ProcessGroup group, TrainingRunOptions options)
-    : group_(std::move(group)), options_(std::move(options)), log_(group_, options_.directory / "metrics.jsonl") {
-  std::vector<std::string> choices = gather_together(group_, "start of a run", [&] {
-    check_choices(options_.choices);
-    return host_name() + '\n' + text_of(options_.choices);
-  });
+    : group_(std::move(group)),
+      options_(with_whole_path(std::move(options))),
+      log_(group_, options_.directory / "metrics.jsonl") {
+  std::vector<std::string> choices =
+      gather_together(group_, "start of a run", [&] { return host_name() + '\n' + checked_text(options_.choices); });
   std::vector<std::string> hosts;
   for (std::string& each : choices) {
     const std::size_t end = each.find('\n');
@@ -122,11 +119,13 @@ TrainingRun::TrainingRun(ProcessGroup group, TrainingRunOptions options)
   }
   for (std::size_t rank = 1; rank < choices.size(); ++rank) {
     if (choices[rank] == choices[0]) continue;
-    refuse_run(fmt::format("the choices of a TrainingRun differ: rank 0 has {}, rank {} has {}", choices[0], rank,
-                           choices[rank]));
+    refuse_run(fmt::format(
+        "the choices of a TrainingRun differ: rank 0 has {}, rank {} has {}; give all ranks the same choices",
+        choices[0], rank, choices[rank]));
   }
   earlier_newest_ = from_rank_0(group_, "directory of a run", [&] {
     prepare(options_.directory);
+    log_.require_file();
     return newest_in(options_.directory).name();
   });
   log_.set_hosts(std::move(hosts));
@@ -207,47 +206,28 @@ void TrainingRun::save(const State& given) {
   state.epoch = position.epoch;
   TrainingPosition of_all = position;
   group_.all_reduce(of_all.loss_sum, of_all.samples);
-  const int keep_last = earlier_ == Earlier::to_replace ? 1 : options_.keep_last;
+  act_together(group_, "position of a run", [&] { require_storable(of_all); });
   ddp.step_timer().leave_out();
   const TimePoint start = steady_clock().now();
-  SaveJob job = plan_save(options_.directory, state, {.retention = {.keep_last = keep_last}}, group_);
+  SaveJob job = plan_save(options_.directory, state, {.retention = {.keep_last = options_.keep_last}}, group_);
+  job.single_files = SingleFiles::counted;
+  job.replaces_earlier_run = earlier_ == Earlier::to_replace;
   job.manifest.metadata.merge(run_metadata(of_all, options_.choices));
   const std::filesystem::path set = run_save(job, group_);
-  from_rank_0(group_, "log of a checkpoint", [&] {
-    if (keep_last != 0) remove_single_files(keep_last);
-    log_.add_line(position.step, checkpoint_line(position.step, set, seconds(steady_clock().now() - start)));
-    return std::string();
-  });
+  // The checkpoint is there: what fails from here on is a warning.
+  log_.add_line(position.step, checkpoint_line(position.step, set, seconds(steady_clock().now() - start)));
   ddp.step_timer().leave_out();
   earlier_ = Earlier::nothing;
 }
 
-// Of an earlier version, as far as sets have taken their place.
-void TrainingRun::remove_single_files(int keep_last) const {
-  const auto files = list_step_files(options_.directory);
-  if (files.empty()) return;
-  std::size_t kept = list_sets(options_.directory).size();
-  for (const StepFile& file : files) {
-    if (kept++ >= static_cast<std::size_t>(keep_last)) std::filesystem::remove(file.path);
-  }
-}
-
 const TrainingPosition& TrainingRun::resume(const State& state) {
   DdpBase& ddp = ddp_of(state);
-  const std::string chosen =
-      from_rank_0(group_, "checkpoint to resume from", [&] { return choose(options_.directory); });
-  if (chosen.empty()) {
-    refuse_run("there is no undamaged checkpoint in " + options_.directory.string() +
-               "; start a new run instead of resuming, or name the directory that has one");
-  }
+  const std::string file =
+      from_rank_0(group_, "checkpoint to resume from", [&] { return newest_single_file(options_.directory); });
   TrainingPosition stored;
   const auto accept = [&](const Metadata& metadata) { stored = checked_position(metadata, options_); };
-  int ranks = 0;
-  if (chosen == "set") {
-    ranks = load_accepted(options_.directory, state, group_, accept).world_size;
-  } else {
-    ranks = load_single_file(chosen, state, group_, accept);
-  }
+  const auto set = load_accepted(options_.directory, state, group_, accept, step_of(file));
+  const int ranks = set ? set->world_size : load_single_file(file, state, group_, accept);
   position = stored;
   if (ddp.options().lockstep.shards == 0 && ranks != 0 && ranks != group_.size() && position.batch != 0) {
     samples_a_step_ = static_cast<double>(position.samples) / static_cast<double>(position.batch);

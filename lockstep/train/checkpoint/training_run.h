@@ -31,13 +31,13 @@
 namespace lockstep {
 
 struct TrainingRunOptions {
-  std::filesystem::path directory;
-  // Settings that a resumed run must share, under any names: otherwise Error{invalid_argument} shows both values. The
-  // checkpoint's metadata has them with the prefix "choice.".
+  std::filesystem::path directory;  // a relative one is resolved when the run is constructed
+  // Settings that a resumed run must share, all of them, under any names: otherwise Error{invalid_argument} shows both
+  // values. The checkpoint's metadata has them with the prefix "choice.".
   std::map<std::string, std::string> choices = {};
   // The values of choices that a checkpoint of an older program does not record.
   std::map<std::string, std::string> untold = {};
-  int keep_last = 3;       // checkpoints; 0 keeps all
+  int keep_last = 3;       // checkpoints, sets and single files; 0 keeps all
   std::int64_t every = 0;  // steps after which add_step() saves; 0: never
 };
 
@@ -58,15 +58,16 @@ struct TrainingPosition {
 class TrainingRun {
  public:
   // Rank 0 creates the directory, before any training that could not be saved. Collective. Error{invalid_argument} on
-  // all ranks if it cannot be written, or choices differ between ranks or are not UTF-8.
+  // all ranks if it cannot be written, if metrics.jsonl in it is not a file, or choices differ between ranks or are not
+  // UTF-8.
   TrainingRun(ProcessGroup group, TrainingRunOptions options);
 
   TrainingPosition position;
 
   // Records a step over `samples` of this rank (0 if repeated in join()). Saves if due. Ranks may compare times.
   // Error{invalid_argument} on all ranks from the first step on (if `every` is 0 a warning), from save() and resume():
-  // a model or an optimizer that save() refuses. From the first step on: the directory has checkpoints of an earlier
-  // run, and neither resume() nor start_anew() was called.
+  // a model or an optimizer that save() refuses, a position that is negative. From the first step on: the directory has
+  // checkpoints of an earlier run, and neither resume() nor start_anew() was called.
   void add_step(double mean_loss, std::int64_t samples, const State& state);
   void add_step(double mean_loss, std::int64_t samples, ModelRef model, OptimizerRef optimizer) {
     add_step(mean_loss, samples, {.model = model, .optimizer = optimizer});
@@ -88,11 +89,14 @@ class TrainingRun {
   const TrainingPosition& resume_if_any(ModelRef model, OptimizerRef optimizer) {
     return resume_if_any({.model = model, .optimizer = optimizer});
   }
-  // For a directory with checkpoints of an earlier run: this run's first checkpoint replaces them.
+  // For a directory with checkpoints of an earlier run: this run's first checkpoint replaces them all. They are removed
+  // right before it appears, so that the directory never has checkpoints of both. Error{internal} of that save: one of
+  // them cannot be removed.
   void start_anew();
   // Of the epoch so far, over all ranks. Collective.
   double mean_loss() const;
-  // Rank 0 adds a line of JSON to metrics.jsonl in the directory: "epoch", these names and numbers, "world_size".
+  // Rank 0 adds a line of JSON to metrics.jsonl in the directory: "epoch", these names and numbers, "world_size". A log
+  // that cannot be written is a warning, not an error.
   void log_metrics(std::initializer_list<std::pair<std::string_view, double>> metrics);
   // How ranks spent their latest steps, the same on all ranks; empty for the first 20 steps.
   const std::optional<StepReport>& step_report() const { return log_.step_report(); }
@@ -106,7 +110,6 @@ class TrainingRun {
 
   void require_directory() const;
   void compare_steps(double before, std::int64_t samples) const;
-  void remove_single_files(int keep_last) const;
 
   const ProcessGroup group_;
   const TrainingRunOptions options_;

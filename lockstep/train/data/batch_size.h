@@ -1,6 +1,6 @@
 // BatchSize says whether a batch size counts samples per rank or over all ranks, and converts between the two.
-// A value type. Error{invalid_argument} for a global batch that the ranks cannot share equally: cutting it silently
-// would train with another batch size than the one asked for.
+// A value type. Error{invalid_argument} for a global batch that cannot be divided equally among the ranks: cutting it
+// silently would train with another batch size than the one asked for.
 #pragma once
 
 #include <cstddef>

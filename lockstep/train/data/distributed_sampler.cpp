@@ -34,13 +34,12 @@ ShardIndices ordered_shard(std::size_t dataset_size, int replicas, int rank, con
 
 }  // namespace
 
-DistributedSampler::DistributedSampler(std::size_t dataset_size, int num_replicas, int rank,
-                                       const SamplerOptions& options)
-    : dataset_size_(dataset_size),
+DistributedSampler::DistributedSampler(DatasetSize dataset, int num_replicas, int rank, const SamplerOptions& options)
+    : dataset_size_(dataset),
       replicas_(num_replicas),
       rank_(rank),
       options_(options),
-      size_(shard_size(dataset_size, num_replicas, rank, shard_options(options))) {}
+      size_(shard_size(dataset, num_replicas, rank, shard_options(options))) {}
 
 void DistributedSampler::set_epoch(std::int64_t epoch) {
   enter_epoch(epoch);

@@ -1,7 +1,8 @@
-// DistributedSampler gives every rank its part of a data set, shuffled anew each epoch. (size, rank, epoch) -> indices
+// DistributedSampler gives every rank its part of a data set, shuffled again each epoch. (size, rank, epoch) -> indices
 // -> loader. The same indices as PyTorch's DistributedSampler yields for the same seed and epoch.
 // Every rank computes the same permutation from seed + epoch: nothing is communicated. Host memory only. It fits
-// lockstep::loader() and torch::data::make_data_loader() (see torch_sampler.h). Copies share epoch and position.
+// lockstep::loader() and torch::data::make_data_loader(). Copies share epoch and position, from which a run resumes:
+// they are in the base, TorchSampler (torch_sampler.h: save(), load(), SamplerProgress).
 // Not thread-safe; does not block. Error{invalid_argument}: a rank outside [0, replicas - 1], contradictory options.
 #pragma once
 
@@ -13,6 +14,7 @@
 #include <span>
 #include <string>
 
+#include "lockstep/train/data/dataset_size.h"
 #include "lockstep/train/data/shard_indices.h"
 #include "lockstep/train/data/torch_sampler.h"
 
@@ -35,10 +37,11 @@ concept RankAndSize = requires(const T& group) {
 
 class DistributedSampler : public TorchSampler<DistributedSampler> {
  public:
-  DistributedSampler(std::size_t dataset_size, int num_replicas, int rank, const SamplerOptions& options = {});
+  // dataset: or its size(), also as torch::data has it.
+  DistributedSampler(internal::DatasetSize dataset, int num_replicas, int rank, const SamplerOptions& options = {});
   template <RankAndSize Group>
-  DistributedSampler(std::size_t dataset_size, const Group& group, const SamplerOptions& options = {})
-      : DistributedSampler(dataset_size, group.size(), group.rank(), options) {}
+  DistributedSampler(internal::DatasetSize dataset, const Group& group, const SamplerOptions& options = {})
+      : DistributedSampler(dataset, group.size(), group.rank(), options) {}
 
   // Call before each epoch. Without it a shuffled sampler repeats the same order, and logs a warning once.
   void set_epoch(std::int64_t epoch);

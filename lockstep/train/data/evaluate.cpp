@@ -17,7 +17,7 @@ namespace {
 // Empty if evaluate() can be computed so.
 std::string problem_of(std::size_t samples, const LoaderOptions& options) {
   if (samples == 0) return "the data set has no samples, so there are no means";
-  if (options.batch_size == 0) return "batch_size is 0";
+  if (options.batch_size == 0) return "batch_size is 0; give 1 or more";
   const char* leaves_out = options.drop_last          ? "drop_last"
                            : options.stop_when        ? "stop_when"
                            : options.first_batch != 0 ? "first_batch"
@@ -54,9 +54,10 @@ std::size_t agree_on_batch_size(std::size_t samples, const LoaderOptions& option
   if (most[4] != 0) throw_error("another rank rejected its data set or options; see the error of that rank");
   const auto require_same = [&](const char* what, std::int64_t largest, std::int64_t smallest, std::int64_t here) {
     if (smallest == largest) return;
-    throw_error(fmt::format(
-        "ranks differ in {}: from {} to {}, here {}. Pass the whole data set and the same batch_size on every rank",
-        what, smallest, largest, here));
+    throw_error(
+        fmt::format("ranks differ in {}: from {} to {}, on this rank {}. Pass the whole data set and the same "
+                    "batch_size on every rank",
+                    what, smallest, largest, here));
   };
   require_same("samples of the data set", most[0], -most[1], all);
   require_same("batch_size", most[2], -most[3], batch);

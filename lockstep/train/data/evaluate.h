@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "lockstep/comm/group/process_group.h"
+#include "lockstep/train/data/dataset_size.h"
 #include "lockstep/train/data/loader.h"
 
 namespace torch::nn {
@@ -95,7 +96,8 @@ auto evaluate(Model& model, const Dataset& dataset, const ProcessGroup& group, c
               Metrics&& metrics) {
   using Means = std::remove_cvref_t<std::invoke_result_t<Metrics, const at::Tensor&, const at::Tensor&>>;
   static_assert(internal::is_array_of_double<Means>, "metrics return a std::array<double, N>");
-  const std::size_t batch_size = internal::agree_on_batch_size(size_of(dataset), options, group);
+  const std::size_t samples = internal::DatasetSize(dataset);
+  const std::size_t batch_size = internal::agree_on_batch_size(samples, options, group);
   const at::NoGradGuard no_grad;
   const internal::EvaluationMode mode(internal::module_of(model));
   if constexpr (requires { model->compare_parameters(group); }) model->compare_parameters(group);
@@ -104,7 +106,7 @@ auto evaluate(Model& model, const Dataset& dataset, const ProcessGroup& group, c
   std::shared_ptr<const void> threads;  // metrics are computed with as many as the forward is
   if constexpr (requires { model->shard_threads(); }) threads = model->shard_threads();
   Means means{};
-  internal::EvaluationShare share(size_of(dataset), batch_size, means.size(), group);
+  internal::EvaluationShare share(samples, batch_size, means.size(), group);
   try {
     for (auto& [x, y] : loader(dataset, share.indices(), options)) {
       const at::Tensor output = model->forward(x);

@@ -69,17 +69,19 @@ std::filesystem::path FashionMnist::default_data_directory() { return "/usr/shar
 FashionMnist::FashionMnist(at::Tensor images, at::Tensor targets, const FashionMnistOptions& options)
     : images_(std::move(images)), targets_(std::move(targets)), channels_(options.channels) {
   if (options.channels < 1) {
-    throw Error(ErrorKind::invalid_argument, fmt::format("Fashion-MNIST: channels is {}", options.channels));
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("Fashion-MNIST: channels is {}; give 1 or more", options.channels));
   }
   if (!(options.deviation > 0)) {
-    throw Error(ErrorKind::invalid_argument, fmt::format("Fashion-MNIST: deviation is {}", options.deviation));
+    throw Error(ErrorKind::invalid_argument,
+                fmt::format("Fashion-MNIST: deviation is {}; give a positive number", options.deviation));
   }
   for (std::size_t pixel = 0; pixel < normalised_.size(); ++pixel) {
     normalised_[pixel] = (static_cast<float>(pixel) / 255.0F - options.mean) / options.deviation;
   }
 }
 
-Batch FashionMnist::get_batch(std::span<const std::int64_t> indices) const {
+FashionMnist::Batch FashionMnist::get_batch(std::span<const std::int64_t> indices) const {
   const auto count = static_cast<std::int64_t>(indices.size());
   Batch batch{at::empty({count, channels_, kSide, kSide}, on_cpu(at::kFloat)), at::empty({count}, on_cpu(at::kLong))};
   const std::uint8_t* images = images_.const_data_ptr<std::uint8_t>();

@@ -14,12 +14,6 @@
 
 namespace lockstep {
 
-// The items of a loader over labelled samples: `for (auto& [x, y] : loader(...))`.
-struct Batch {
-  at::Tensor data;
-  at::Tensor target;
-};
-
 struct FashionMnistOptions {
   int channels = 1;  // 3 repeats the grey image, for networks made for colour
   // Of the training split's pixels, scaled to [0, 1]. Batches hold (pixel / 255 - mean) / deviation.
@@ -30,6 +24,10 @@ struct FashionMnistOptions {
 class FashionMnist {
  public:
   enum class Split { train, test };
+  struct Batch {  // `for (auto& [x, y] : loader(...))`
+    at::Tensor data;
+    at::Tensor target;
+  };
   static constexpr std::int64_t kClasses = 10;
   static constexpr std::int64_t kSide = 28;
 

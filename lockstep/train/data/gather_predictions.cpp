@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/group/consistency_check.h"
 
 namespace lockstep {
 
@@ -31,7 +30,7 @@ std::string description_of(const ProcessGroup& group, const at::Tensor& rows, co
     text << rows.scalar_type() << " rows of " << rows.sizes().slice(1);
   }
   text << "\na sampler for " << sampler.num_replicas() << " ranks, in a group of " << group.size();
-  if (sampler.rank() != group.rank()) text << ", made for rank " << sampler.rank() << " instead of its own";
+  if (sampler.rank() != group.rank()) text << ", made for rank " << sampler.rank() << ", not for rank " << group.rank();
   text << "\na sampler in epoch " << sampler.epoch() << " of " << sampler.describe();
   return text.str();
 }
@@ -43,7 +42,7 @@ std::string description_of(const ProcessGroup& group, const at::Tensor& rows, co
 
 void check(const ProcessGroup& group, const DistributedSampler& sampler, const at::Tensor& rows) {
   const std::string mine = description_of(group, rows, sampler);
-  if (const auto difference = first_difference(group, mine)) {
+  if (const auto difference = group.first_difference(mine)) {
     refuse(group, "rank " + std::to_string(difference->rank) + " has " + difference->on_rank + "; rank 0 has " +
                       difference->on_rank_0);
   }
@@ -52,8 +51,8 @@ void check(const ProcessGroup& group, const DistributedSampler& sampler, const a
   if (!fits) refuse(group, "every rank has " + mine.substr(0, mine.find('\n')));
   if (sampler.options().drop_last) refuse(group, "the samplers leave out samples (drop_last)");
   if (sampler.num_replicas() == group.size()) return;
-  refuse(group, "every rank has a sampler for " + std::to_string(sampler.num_replicas()) + " ranks, the group has " +
-                    std::to_string(group.size()) + "; make the samplers for the group");
+  refuse(group, "every rank has a sampler for " + std::to_string(sampler.num_replicas()) +
+                    " ranks, but the group has " + std::to_string(group.size()) + "; make the samplers for the group");
 }
 
 }  // namespace

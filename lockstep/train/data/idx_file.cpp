@@ -107,8 +107,8 @@ void IdxFile::read_header(const std::vector<std::uint32_t>& item_shape, std::uin
 
 void IdxFile::read(MutableByteSpan out) {
   if (out.size() != size_bytes_) {
-    throw Error(ErrorKind::invalid_argument,
-                fmt::format("{}: a buffer of {} bytes for {} bytes of data", stream_.name(), out.size(), size_bytes_));
+    throw Error(ErrorKind::invalid_argument, fmt::format("{}: the output buffer has {} bytes, but the data has {}",
+                                                         stream_.name(), out.size(), size_bytes_));
   }
   read_exactly(out, "the array");
   const std::uint64_t end = stream_.offset();

@@ -7,7 +7,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/failure_note.h"
 #include "lockstep/base/format.h"
-#include "lockstep/train/data/torch_dataset.h"
+#include "lockstep/train/data/dataset_size.h"
 
 namespace lockstep {
 
@@ -25,26 +25,25 @@ std::size_t count_batches(std::size_t samples, const LoaderOptions& options) {
 }
 
 void validate(const LoaderOptions& options) {
-  if (options.batch_size == 0) throw Error(ErrorKind::invalid_argument, "loader: batch_size is 0");
+  if (options.batch_size == 0) throw Error(ErrorKind::invalid_argument, "loader: batch_size is 0; give 1 or more");
   if (options.workers < 0 || options.workers > kMaxWorkers) {
     throw Error(ErrorKind::invalid_argument,
-                fmt::format("loader: workers is {}, it must lie in [0, {}]", options.workers, kMaxWorkers));
+                fmt::format("loader: workers is {}; it must be from 0 to {}", options.workers, kMaxWorkers));
   }
   if (options.prefetch < 1 || options.prefetch > kMaxPrefetch) {
     throw Error(ErrorKind::invalid_argument,
-                fmt::format("loader: prefetch is {}, it must lie in [1, {}]", options.prefetch, kMaxPrefetch));
+                fmt::format("loader: prefetch is {}; it must be from 1 to {}", options.prefetch, kMaxPrefetch));
   }
   if (options.first_batch < 0) {
     throw Error(ErrorKind::invalid_argument,
-                fmt::format("loader: first_batch is {}; the first one is 0", options.first_batch));
+                fmt::format("loader: first_batch is {}; it must be 0 or more", options.first_batch));
   }
 }
 
 }  // namespace
 
-void throw_unknown_size() {
-  throw Error(ErrorKind::invalid_argument,
-              "the dataset does not know its size, which a sampler over the whole dataset needs");
+void internal::throw_unknown_size() {
+  throw Error(ErrorKind::invalid_argument, "the dataset returns no size, which a sampler over the whole dataset needs");
 }
 
 LoaderPlan::LoaderPlan(std::size_t samples, const LoaderOptions& options, std::size_t start)
@@ -80,8 +79,8 @@ void LoaderPlan::check_order(std::span<const std::int64_t> order, std::size_t da
   });
   if (bad != order.end()) {
     throw Error(ErrorKind::invalid_argument,
-                fmt::format("loader: the sampler yields index {} at position {}, the dataset has {} samples: was the "
-                            "sampler made for another dataset?",
+                fmt::format("loader: the sampler yields index {} at position {}, but the dataset has {} samples; was "
+                            "the sampler made for another dataset?",
                             *bad, bad - order.begin(), dataset_size));
   }
 }

@@ -11,7 +11,7 @@ namespace {
 void validate(int replicas, int rank, const ShardOptions& options) {
   if (replicas < 1) {
     throw Error(ErrorKind::invalid_argument,
-                fmt::format("sampler: the number of replicas is {}, it must be at least 1", replicas));
+                fmt::format("sampler: the number of replicas is {}; it must be at least 1", replicas));
   }
   if (rank < 0 || rank >= replicas) {
     throw Error(ErrorKind::invalid_argument,

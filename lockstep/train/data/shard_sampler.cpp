@@ -9,27 +9,29 @@ namespace lockstep {
 namespace {
 
 void validate(int replicas, int rank, const ShardSamplerOptions& options) {
-  if (options.batch_size == 0) throw Error(ErrorKind::invalid_argument, "shard sampler: batch_size is 0");
+  if (options.batch_size == 0)
+    throw Error(ErrorKind::invalid_argument, "shard sampler: batch_size is 0; give 1 or more");
   if (replicas < 1 || rank < 0 || rank >= replicas) {
     throw Error(ErrorKind::invalid_argument, fmt::format("shard sampler: there is no rank {} of {}", rank, replicas));
   }
   if (options.shards < 0 || options.shards % replicas != 0) {
     throw Error(ErrorKind::invalid_argument,
-                fmt::format("shard sampler: {} shards cannot be divided among {} ranks; use a multiple of {}",
+                fmt::format("shard sampler: shards is {}; for {} ranks it must be 0 or a positive multiple of {}",
                             options.shards, replicas, replicas));
   }
 }
 
 }  // namespace
 
-ShardSampler::ShardSampler(std::size_t dataset_size, int num_replicas, int rank, const ShardSamplerOptions& options)
+ShardSampler::ShardSampler(internal::DatasetSize dataset, int num_replicas, int rank,
+                           const ShardSamplerOptions& options)
     : options_(options) {
   validate(num_replicas, rank, options);
   if (options.shards == 0) options_.shards = num_replicas;
   const int own = options_.shards / num_replicas;
   for (int shard = rank * own; shard < (rank + 1) * own; ++shard) {
     shards_.emplace_back(
-        dataset_size, options_.shards, shard,
+        dataset, options_.shards, shard,
         SamplerOptions{.shuffle = options.shuffle, .seed = options.seed, .drop_last = options.drop_last});
   }
   fills_last_ = options.shards != 0;

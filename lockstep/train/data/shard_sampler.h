@@ -3,8 +3,8 @@
 // of the same step at any number of ranks. (size, shards, rank, epoch) -> indices -> shard_loader.
 //   lockstep::ShardSampler sampler(train.size(), world, {.shards = 8, .batch_size = 16});
 //   for (auto& [x, y] : lockstep::shard_loader(train, sampler)) ...          one batch a shard
-// Nothing is communicated. Not thread-safe; does not block. Error{invalid_argument}: shards that are no multiple of
-// the ranks, a batch size of 0, a rank outside the group.
+// Nothing is communicated. Not thread-safe; does not block. Error{invalid_argument}: a number of shards that is
+// not a multiple of the number of ranks, a batch size of 0, a rank outside the group.
 #pragma once
 
 #include <cstddef>
@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/train/data/dataset_size.h"
 #include "lockstep/train/data/distributed_sampler.h"
 #include "lockstep/train/data/loader.h"
 
@@ -31,10 +32,10 @@ struct ShardSamplerOptions {
 
 class ShardSampler : public TorchSampler<ShardSampler> {
  public:
-  ShardSampler(std::size_t dataset_size, int num_replicas, int rank, const ShardSamplerOptions& options);
+  ShardSampler(internal::DatasetSize dataset, int num_replicas, int rank, const ShardSamplerOptions& options);
   template <RankAndSize Group>
-  ShardSampler(std::size_t dataset_size, const Group& group, const ShardSamplerOptions& options)
-      : ShardSampler(dataset_size, group.size(), group.rank(), options) {}
+  ShardSampler(internal::DatasetSize dataset, const Group& group, const ShardSamplerOptions& options)
+      : ShardSampler(dataset, group.size(), group.rank(), options) {}
 
   // Call before each epoch, as for a DistributedSampler.
   void set_epoch(std::int64_t epoch);

@@ -29,19 +29,6 @@ concept TorchBatchDataset =
       { dataset.size().has_value() } -> std::convertible_to<bool>;
     };
 
-// Of one of ours, or of torch::data. Error{invalid_argument} if it does not know.
-[[noreturn]] void throw_unknown_size();
-template <class Dataset>
-std::size_t size_of(const Dataset& dataset) {
-  const auto size = dataset.size();
-  if constexpr (requires { size.has_value(); }) {
-    if (!size.has_value()) throw_unknown_size();
-    return *size;
-  } else {
-    return size;
-  }
-}
-
 template <TorchBatchDataset Dataset>
 class TorchDataset {
  public:

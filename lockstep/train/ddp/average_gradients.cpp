@@ -16,7 +16,7 @@ void average_gradients(const std::vector<at::Tensor>& parameters, const ProcessG
     numbers.push_back(number);
   }
   const std::string name = internal::name_with_numbers("average_gradients", numbers);
-  for (const auto& [dtype, tensors] : by_dtype(gradients)) {
+  for (const auto& [dtype, tensors] : internal::by_dtype(gradients)) {
     group.all_reduce(tensors, ReduceOp::avg, {.name = name});
   }
 }

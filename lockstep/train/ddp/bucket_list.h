@@ -1,5 +1,5 @@
 // The buckets of a model: all, the complete ones, and those in flight.
-// GradientAverager -> BucketList -> GradientBucket. Buckets are launched in their order, each as soon as it and all
+// BackwardAverager -> BucketList -> GradientBucket. Buckets are launched in their order, each as soon as it and all
 // before it are complete. Belongs to the thread that runs backward.
 #pragma once
 
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "lockstep/train/ddp/buckets/gradient_bucket.h"
-#include "lockstep/train/ddp/hooks/comm_hook.h"
+#include "lockstep/train/ddp/comm_hooks/comm_hook.h"
 #include "lockstep/train/ddp/options.h"
 #include "lockstep/train/ddp/trained_parameter.h"
 

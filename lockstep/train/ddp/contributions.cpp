@@ -10,6 +10,7 @@
 
 #include "lockstep/base/checked.h"
 #include "lockstep/comm/group/believed.h"
+#include "lockstep/comm/group/device_streams.h"
 #include "lockstep/comm/group/sole_owner.h"
 #include "lockstep/train/ddp/autograd/gradient_hooks.h"
 #include "lockstep/train/ddp/checks/ddp_errors.h"
@@ -235,7 +236,11 @@ void Contributions::put_averages_back() {
     if (!averages_[i].defined()) continue;
     at::Tensor& gradient = parameters_[i].tensor.mutable_grad();
     const at::Tensor before = std::exchange(averages_[i], at::Tensor());
-    gradient = gradient.defined() ? before.add_(gradient) : before;
+    if (gradient.defined()) {
+      before.add_(gradient);
+      note_use(gradient);
+    }
+    gradient = before;
   }
 }
 

@@ -13,7 +13,7 @@ using namespace internal;
 
 namespace {
 
-std::string text_of(const std::optional<c10::ScalarType>& dtype) { return dtype ? c10::str(*dtype) : "own"; }
+std::string name_of(const std::optional<c10::ScalarType>& dtype) { return dtype ? c10::str(*dtype) : "own"; }
 
 void check_buckets(const DdpOptions& options) {
   if (options.bucket_cap_mb && !options.bucket_cap_mb_list.empty()) {
@@ -22,7 +22,7 @@ void check_buckets(const DdpOptions& options) {
   std::vector<double> caps = options.bucket_cap_mb_list;
   if (options.bucket_cap_mb) caps.push_back(*options.bucket_cap_mb);
   for (const double cap : caps) {
-    if (!(cap >= 0)) throw options_error("a bucket cap of " + std::to_string(cap) + " MiB; give 0 or more");
+    if (!(cap >= 0)) throw options_error("a bucket cap is " + std::to_string(cap) + " MiB; give 0 or more");
   }
 }
 
@@ -41,14 +41,14 @@ void check_lockstep_mode(const DdpOptions& options, const ProcessGroup& group) {
   // It needs sums in an order that other libraries do not promise; between two ranks there is only one.
   const std::vector<std::string> others = backends();
   if (group.size() <= 2 || std::ranges::find(others, group.transport()) == others.end()) return;
-  throw options_error("lockstep mode reduces in tree order, which the backend " + std::string(group.transport()) +
-                      " does not support with " + std::to_string(group.size()) +
-                      " ranks; make the group with the backend native (GroupOptions::backend or LOCKSTEP_BACKEND)");
+  throw options_error("lockstep mode reduces in tree order, which the " + std::string(group.transport()) +
+                      " backend does not support with " + std::to_string(group.size()) +
+                      " ranks; make the group with the native backend (GroupOptions::backend or LOCKSTEP_BACKEND)");
 }
 
 }  // namespace
 
-void check_options(const DdpOptions& options, const ProcessGroup& group) {
+void internal::check_options(const DdpOptions& options, const ProcessGroup& group) {
   check_buckets(options);
   if (options.skip_all_reduce_unused_params && !options.find_unused_parameters) {
     throw options_error("skip_all_reduce_unused_params needs find_unused_parameters");
@@ -57,7 +57,8 @@ void check_options(const DdpOptions& options, const ProcessGroup& group) {
   const MixedPrecision& mixed = options.mixed_precision;
   for (const auto& dtype : {mixed.param_dtype, mixed.reduce_dtype, mixed.buffer_dtype}) {
     if (dtype && !c10::isFloatingType(*dtype)) {
-      throw options_error("mixed_precision names the type " + c10::str(*dtype) + ", which is not a floating type");
+      throw options_error("mixed_precision names the type " + c10::str(*dtype) +
+                          ", which is not a floating-point type");
     }
   }
   if (options.compare_parameters_every < 0) {
@@ -66,7 +67,7 @@ void check_options(const DdpOptions& options, const ProcessGroup& group) {
   }
 }
 
-std::string text_of(const DdpOptions& options) {
+std::string internal::text_of(const DdpOptions& options) {
   std::string caps;
   for (const double cap : options.bucket_cap_mb_list) caps.append(" ").append(std::to_string(cap));
   return "options bucketing=" + std::to_string(static_cast<int>(options.bucketing)) +
@@ -77,8 +78,8 @@ std::string text_of(const DdpOptions& options) {
          " skip_all_reduce_unused_params=" + std::to_string(options.skip_all_reduce_unused_params) +
          " static_graph=" + std::to_string(options.static_graph) +
          " delayed=" + std::to_string(options.delay_all_reduce_named_params.size()) +
-         " mixed_precision=" + text_of(options.mixed_precision.param_dtype) + "," +
-         text_of(options.mixed_precision.reduce_dtype) + "," + text_of(options.mixed_precision.buffer_dtype) +
+         " mixed_precision=" + name_of(options.mixed_precision.param_dtype) + "," +
+         name_of(options.mixed_precision.reduce_dtype) + "," + name_of(options.mixed_precision.buffer_dtype) +
          " lockstep mode=" + (options.lockstep.shards == 0 ? "off" : "on") +
          " weighting=" + std::to_string(static_cast<int>(options.weighting)) +
          " non_finite=" + std::to_string(static_cast<int>(options.non_finite)) +

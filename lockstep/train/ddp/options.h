@@ -75,9 +75,13 @@ struct DdpOptions {
   std::optional<int> output_device = {};
 };
 
+namespace internal {
+
 // Error{invalid_argument} for options that contradict each other, or that the group does not support.
 void check_options(const DdpOptions& options, const ProcessGroup& group);
 // The settings that must be equal on all ranks for their collectives to match.
 std::string text_of(const DdpOptions& options);
+
+}  // namespace internal
 
 }  // namespace lockstep

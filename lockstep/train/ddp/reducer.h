@@ -1,5 +1,5 @@
-// The Reducer finds out which backwards are to be averaged, and has a GradientAverager do it while they run.
-// hooks -> Reducer -> GradientAverager -> .grad. Belongs to the thread that runs forward and backward; one backward at
+// The Reducer finds out which backwards are to be averaged, and has a BackwardAverager do it while they run.
+// hooks -> Reducer -> BackwardAverager -> .grad. Belongs to the thread that runs forward and backward; one backward at
 // a time.
 //
 // Its states and events are a table: backward_machine.h. A backward is synchronised if it goes through the graph of a
@@ -24,11 +24,11 @@
 #include "lockstep/train/ddp/autograd/failed_backward.h"
 #include "lockstep/train/ddp/autograd/forward_graphs.h"
 #include "lockstep/train/ddp/autograd/gradient_hooks.h"
+#include "lockstep/train/ddp/backward_averager.h"
 #include "lockstep/train/ddp/backward_machine.h"
-#include "lockstep/train/ddp/gradient_averager.h"
 #include "lockstep/train/ddp/mixed_precision/precision_cast.h"
+#include "lockstep/train/ddp/model_hooks.h"
 #include "lockstep/train/ddp/options.h"
-#include "lockstep/train/ddp/parameter_hooks.h"
 #include "lockstep/train/ddp/timing/step_timer.h"
 #include "lockstep/train/ddp/trained_parameter.h"
 
@@ -57,7 +57,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   // Where gradients are allocated; nullptr if the ranks share no memory.
   const std::shared_ptr<ArenaHeap>& heap() const { return heap_; }
 
-  GradientAverager& averager() { return averager_; }
+  BackwardAverager& averager() { return averager_; }
 
  private:
   Reducer(TrainedParameters parameters, ProcessGroup group, const DdpOptions& options,
@@ -86,9 +86,9 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   const std::shared_ptr<PrecisionCast> cast_;
   const std::shared_ptr<StepTimer> timer_;
   const std::shared_ptr<ArenaHeap> heap_;
-  GradientAverager averager_;
+  BackwardAverager averager_;
   std::optional<ForwardGraphs> forwards_;
-  std::optional<ParameterHooks> hooks_;
+  std::optional<ModelHooks> hooks_;
   std::optional<EndOfBackward> end_;
   std::optional<EndOfBackward> end_of_inputs_gradients_;
   FailedBackward failed_;

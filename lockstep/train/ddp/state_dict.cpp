@@ -11,6 +11,9 @@
 #include "lockstep/train/ddp/shared_tensors.h"
 
 namespace lockstep {
+
+using namespace internal;
+
 namespace {
 
 constexpr std::string_view kPrefix = "module.";
@@ -33,8 +36,8 @@ std::string type_and_shape(const at::Tensor& tensor) {
 // Places where one value would be lost, since two names share memory. REQUIRES: all names are on both sides.
 std::string different_shared_values(const TensorsByName& stored, const TensorsByName& into, const std::string& source) {
   std::string problems;
-  for (const auto& [one, other] : internal::shared_names(into)) {
-    if (internal::can_hold_both(into.at(one), stored.at(one), into.at(other), stored.at(other))) continue;
+  for (const auto& [one, other] : shared_names(into)) {
+    if (can_hold_both(into.at(one), stored.at(one), into.at(other), stored.at(other))) continue;
     problems += fmt::format(
         "\n  {} and {} share memory in the module, and have different values in the {}: give each "
         "its own tensor, or store equal values",
@@ -61,13 +64,13 @@ void load_state_dict(const torch::nn::Module& module, const NamedTensors& state)
   copy_by_name(given, mine, Types::converted, "state", "load_state_dict: the state does not fit the model:");
 }
 
-std::function<void()> checked_copy_by_name(TensorsByName stored, TensorsByName into, Types types,
-                                           const std::string& source, const std::string& problem) {
+std::function<void()> internal::checked_copy_by_name(TensorsByName stored, TensorsByName into, Types types,
+                                                     const std::string& source, const std::string& problem) {
   std::string problems;
   for (const auto& [name, tensor] : into) {
     const auto found = stored.find(name);
     if (found == stored.end()) {
-      problems += fmt::format("\n  missing in the {}: {} ({})", source, name, type_and_shape(tensor));
+      problems += fmt::format("\n  missing from the {}: {} ({})", source, name, type_and_shape(tensor));
     } else if (found->second.sizes() != tensor.sizes() ||
                (types == Types::equal && found->second.scalar_type() != tensor.scalar_type())) {
       problems += fmt::format("\n  different: {} is {} in the {}, {} in the module", name,
@@ -86,8 +89,8 @@ std::function<void()> checked_copy_by_name(TensorsByName stored, TensorsByName i
   };
 }
 
-void copy_by_name(const TensorsByName& stored, const TensorsByName& into, Types types, const std::string& source,
-                  const std::string& problem) {
+void internal::copy_by_name(const TensorsByName& stored, const TensorsByName& into, Types types,
+                            const std::string& source, const std::string& problem) {
   checked_copy_by_name(stored, into, types, source, problem)();
 }
 

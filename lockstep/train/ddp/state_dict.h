@@ -21,6 +21,8 @@ NamedTensors state_dict_of(const torch::nn::Module& module, StateDictKeys keys);
 // missing, unexpected and differently shaped entry, and then nothing is copied.
 void load_state_dict(const torch::nn::Module& module, const NamedTensors& state);
 
+namespace internal {
+
 using TensorsByName = std::map<std::string, at::Tensor>;  // the stored tensors, and their destinations
 enum class Types { equal, converted };                    // whether an element type may differ from the stored one
 
@@ -31,5 +33,7 @@ std::function<void()> checked_copy_by_name(TensorsByName stored, TensorsByName i
 // `problem`, followed by everything that is missing, unexpected, or of another shape or type; then nothing is copied.
 void copy_by_name(const TensorsByName& stored, const TensorsByName& into, Types types, const std::string& source,
                   const std::string& problem);
+
+}  // namespace internal
 
 }  // namespace lockstep

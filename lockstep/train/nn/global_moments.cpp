@@ -25,7 +25,8 @@ at::Tensor rows_of_ranks(const at::Tensor& row, const ProcessGroup& group, const
   } catch (const Error& error) {
     throw Error(error.kind(),
                 "SyncBatchNorm of " + std::to_string(row.numel() / 2) + " channels on rank " +
-                    std::to_string(group.rank()) + " sends 1 + 2 x channels numbers: " + error.what(),
+                    std::to_string(group.rank()) +
+                    " could not exchange its statistics, 1 + 2 x channels numbers: " + error.what(),
                 error.detail());
   }
   return rows;

@@ -61,11 +61,11 @@ struct Batch final : torch::CustomClassHolder {
 
 void check_input(const at::Tensor& input, const at::TensorList& of_each_channel, const ProcessGroup& group) {
   if (input.dim() < 2 || input.size(1) == 0) {
-    refuse(group, "the input has shape " + c10::str(input.sizes()) + "; expected is [N, C, ...] with C > 0");
+    refuse(group, "the input has shape " + c10::str(input.sizes()) + "; expected [N, C, ...] with C > 0");
   }
   if (!at::isFloatingType(input.scalar_type())) {
-    refuse(group,
-           std::string("the input is of type ") + c10::toString(input.scalar_type()) + "; expected is a floating type");
+    refuse(group, std::string("the input is of type ") + c10::toString(input.scalar_type()) +
+                      "; expected a floating-point type");
   }
   for (const at::Tensor& tensor : of_each_channel) {
     if (!tensor.defined() || tensor.numel() == input.size(1)) continue;
@@ -236,7 +236,7 @@ void SyncBatchNormImpl::pretty_print(std::ostream& stream) const {
 void SyncBatchNormImpl::_check_input_dim(const at::Tensor& input) {
   if (input.dim() >= 2) return;
   throw Error(ErrorKind::invalid_argument,
-              "SyncBatchNorm: the input has shape " + c10::str(input.sizes()) + "; expected is [N, C, ...]");
+              "SyncBatchNorm: the input has shape " + c10::str(input.sizes()) + "; expected [N, C, ...]");
 }
 
 }  // namespace lockstep

@@ -1,10 +1,13 @@
 #include "lockstep/train/optim/clip_gradients.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/stack.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -38,14 +41,28 @@ std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& parameters) 
   return gradients;
 }
 
-// The norm of the norms, in PyTorch's order of operations. By one thread: with several, sums have other bits.
+// One thread for each norm: with several, sums have other bits. In a parallel region torch's operators use one.
+std::vector<at::Tensor> norms_of(const std::vector<at::Tensor>& gradients, double norm_type) {
+  std::vector<at::Tensor> norms(gradients.size());
+  const auto norms_from = [&](std::int64_t begin, std::int64_t end) {
+    for (auto i = static_cast<std::size_t>(begin); std::cmp_less(i, end); ++i) {
+      norms[i] = at::linalg_vector_norm(gradients[i], norm_type).to(gradients.front().device());
+    }
+  };
+  if (gradients.size() > 1 && std::ranges::all_of(gradients, &at::Tensor::is_cpu)) {
+    at::parallel_for(0, std::ssize(gradients), 1, norms_from);
+  } else {
+    const ThreadCount one_thread(1);
+    norms_from(0, std::ssize(gradients));
+  }
+  return norms;
+}
+
+// The norm of the norms, in PyTorch's order of operations.
 at::Tensor norm_of(const std::vector<at::Tensor>& gradients, double norm_type) {
   if (gradients.empty()) return at::full({}, 0.0, at::kFloat);
+  const std::vector<at::Tensor> norms = norms_of(gradients, norm_type);
   const ThreadCount one_thread(1);
-  std::vector<at::Tensor> norms;
-  for (const at::Tensor& gradient : gradients) {
-    norms.push_back(at::linalg_vector_norm(gradient, norm_type).to(gradients.front().device()));
-  }
   return at::linalg_vector_norm(at::stack(norms), norm_type);
 }
 

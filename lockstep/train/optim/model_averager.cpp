@@ -21,7 +21,7 @@ namespace {
 }
 
 void check(const char* averager, const HierarchicalAveraging& options, int size) {
-  if (options.levels.empty()) refuse(averager, "there are no levels");
+  if (options.levels.empty()) refuse(averager, "the list of levels is empty; give at least one");
   AveragingLevel before{.period = 0, .group_size = 1};
   for (const AveragingLevel& level : options.levels) {
     if (level.period <= before.period) {
@@ -35,9 +35,10 @@ void check(const char* averager, const HierarchicalAveraging& options, int size)
     before = level;
   }
   if (before.group_size != size) {
-    refuse(averager,
-           fmt::format("the groups of the last level have {} of all {} ranks; add a level whose group has all ranks",
-                       before.group_size, size));
+    refuse(
+        averager,
+        fmt::format("the groups of the last level have only {} of the {} ranks; add a level whose group has all ranks",
+                    before.group_size, size));
   }
 }
 
@@ -49,7 +50,7 @@ void warn_of_every_step(const char* averager) {
 }  // namespace
 
 ModelAverager::ModelAverager(std::int64_t warmup_steps) : warmup_steps_(warmup_steps) {
-  if (warmup_steps < 0) refuse("ModelAverager", fmt::format("warmup_steps is {}, below 0", warmup_steps));
+  if (warmup_steps < 0) refuse("ModelAverager", fmt::format("warmup_steps is {}; give 0 or more", warmup_steps));
 }
 
 void ModelAverager::average_parameters(const std::vector<at::Tensor>& parameters) {
@@ -77,7 +78,7 @@ void ModelAverager::average_parameters(const std::vector<at::Tensor>& parameters
 
 PeriodicModelAverager::PeriodicModelAverager(const ProcessGroup& group, const PeriodicAveraging& options)
     : ModelAverager(options.warmup_steps), group_(group), period_(options.period) {
-  if (period_ < 1) refuse("PeriodicModelAverager", fmt::format("the period is {}, below 1", period_));
+  if (period_ < 1) refuse("PeriodicModelAverager", fmt::format("the period is {}; give 1 or more", period_));
   if (period_ == 1) warn_of_every_step("PeriodicModelAverager");
 }
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-namespace lockstep {
+namespace lockstep::internal {
 
 std::vector<Part> partition_parameters(const std::vector<std::vector<std::int64_t>>& elements, int ranks) {
   const auto n = static_cast<std::size_t>(ranks);
@@ -23,4 +23,4 @@ std::vector<Part> partition_parameters(const std::vector<std::vector<std::int64_
   return parts;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::internal {
 
 // Of one rank: for each parameter group, the indices of its parameters, the largest first.
 using Part = std::vector<std::vector<std::size_t>>;
@@ -15,4 +15,4 @@ using Part = std::vector<std::vector<std::size_t>>;
 // elements: of each parameter of each group. Returns one part for each rank.
 std::vector<Part> partition_parameters(const std::vector<std::vector<std::int64_t>>& elements, int ranks);
 
-}  // namespace lockstep
+}  // namespace lockstep::internal

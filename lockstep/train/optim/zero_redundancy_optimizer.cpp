@@ -13,7 +13,6 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
-#include "lockstep/comm/group/consistency_check.h"
 #include "lockstep/comm/group/object_codecs.h"
 #include "lockstep/train/checkpoint/optimizer_kinds.h"
 #include "lockstep/train/checkpoint/optimizer_state.h"
@@ -90,7 +89,7 @@ std::string description_of(const std::vector<OptimizerParamGroup>& groups, const
 
 void require_same_on_all_ranks(const std::vector<OptimizerParamGroup>& groups, const OptimizerOptions& defaults,
                                const ProcessGroup& group) {
-  const auto differs = first_difference(group, description_of(groups, defaults));
+  const auto differs = group.first_difference(description_of(groups, defaults));
   if (!differs) return;
   refuse(
       fmt::format("the parameters or options of rank {} differ from those of rank 0. First difference: rank 0 has {}, "
@@ -106,7 +105,7 @@ void require_usable(const Parameters& parameters) {
       const std::string name = fmt::format("group {} parameter {}", group, i);
       if (!tensor.defined() || tensor.layout() != at::kStrided) refuse(name + " has no dense memory");
       const auto [other, is_new] = seen.emplace(tensor.unsafeGetTensorImpl(), name);
-      if (!is_new) refuse(fmt::format("{} is {} again; give each parameter once", name, other->second));
+      if (!is_new) refuse(fmt::format("{} is the same tensor as {}; give each parameter once", name, other->second));
     }
   }
   if (seen.empty()) refuse("the list of parameters is empty");
@@ -133,7 +132,7 @@ ShardedOptimizer::ShardedOptimizer(const ParamGroups& groups, const ProcessGroup
   local_ = make_(part_of_groups(group_.rank()));
 }
 
-std::vector<Part> ShardedOptimizer::partition() const {
+std::vector<internal::Part> ShardedOptimizer::partition() const {
   std::vector<std::vector<std::int64_t>> elements;
   for (const auto& group : param_groups_) {
     elements.emplace_back();
@@ -231,7 +230,7 @@ void ShardedOptimizer::add_param_group(const OptimizerParamGroup& added) {
 
 void ShardedOptimizer::consolidate_state_dict(int to) {
   if (to < 0 || to >= group_.size()) {
-    refuse(fmt::format("consolidate_state_dict: {} is not a rank of this group of {}", to, group_.size()));
+    refuse(fmt::format("consolidate_state_dict: {} is not a rank of this group of {} ranks", to, group_.size()));
   }
   Checkpoint all;
   add_part(all);
@@ -248,8 +247,8 @@ void ShardedOptimizer::consolidate_state_dict(int to) {
 const Checkpoint& ShardedOptimizer::state_dict() const {
   if (!consolidated_) {
     refuse(
-        fmt::format("state_dict: the state of all ranks is not on this one; call consolidate_state_dict({}) on all "
-                    "ranks after the last step",
+        fmt::format("state_dict: this rank does not hold the state of all ranks; call consolidate_state_dict({}) on "
+                    "all ranks after the last step",
                     group_.rank()));
   }
   return *consolidated_;

@@ -56,7 +56,8 @@ class ShardedOptimizer : public torch::optim::Optimizer, public internal::Parted
 
   // This rank's part, with its state.
   const torch::optim::Optimizer& local_optimizer() const { return *local_; }
-  // For each rank, which parameters it updates.
+  // For each rank, which parameters it updates: by parameter group, their indices.
+  using Part = internal::Part;
   const std::vector<Part>& parts() const { return parts_; }
 
   // Error{invalid_argument}: an archive would hold one rank's part. Use state_dict().

@@ -32,7 +32,7 @@ struct DataParallelOptions {
   std::int64_t dim = 0;  // along which the batch is cut
 };
 
-// The cost of data parallelism in one process beside the computation; sums since construction.
+// The cost of data parallelism in one process, without the computation; sums since construction.
 struct DataParallelStats {
   std::uint64_t forwards = 0;
   std::uint64_t replicated_bytes = 0;  // buffers copied

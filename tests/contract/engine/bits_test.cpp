@@ -249,10 +249,12 @@ TEST_CASE("a tree needs a power of two of ranks, and ranks with different orders
   const Collective collective{.kind = OpKind::all_reduce, .order = Order::tree, .dtype = DType::f32};
   Collective scan = collective;
   scan.kind = OpKind::scan;
-  CHECK_THROWS_WITH_AS(make_engines(1)[0]->run(scan, soon()),
-                       "scan: Order::tree needs all ranks, and a power of two of them; this group has 1", Error);
-  CHECK_THROWS_WITH_AS(engines[0]->run(collective, soon()),
-                       "all_reduce: Order::tree needs all ranks, and a power of two of them; this group has 3", Error);
+  CHECK_THROWS_WITH_AS(
+      make_engines(1)[0]->run(scan, soon()),
+      "scan: Order::tree needs a group whose number of ranks is a power of two; this group has 1 ranks", Error);
+  CHECK_THROWS_WITH_AS(
+      engines[0]->run(collective, soon()),
+      "all_reduce: Order::tree needs a group whose number of ranks is a power of two; this group has 3 ranks", Error);
   for (const Over over : {Over::arena, Over::links}) {
     Engines two = make_engines(2, over);
     const auto errors = run_ranks(2, [&](int rank) {

@@ -76,7 +76,7 @@ inline Engines make_engines(int ranks, Over over = Over::arena, const EngineOpti
     const Topology topology = nodes_of(ranks, is_apart ? 1 : options.ranks_per_node);
     LinkTuning tuning = options.tuning;
     tuning.tree_ranks = tuning.tree_lone_ranks = over == Over::trees ? 2 : ranks + 1;
-    tuning.tell_all_after = 2ms;
+    tuning.announce_after = 2ms;
     auto meshes = over == Over::part ? make_part_meshes(ranks) : make_arena_meshes(ranks, options.ring_bytes);
     for (auto& mesh : meshes) {
       engines.push_back(std::make_unique<LinkEngine>(std::move(mesh), 0, topology, tuning));

@@ -1,6 +1,7 @@
 #include <ATen/core/Tensor.h>
 #include <lockstep/comm/group/process_group.h>
 #include <lockstep/comm/group/world.h>
+#include <lockstep/train/checkpoint/torch_files.h>
 
 #include <iostream>
 
@@ -8,5 +9,7 @@ int main() {
   const auto world = lockstep::init_process_group();
   const at::Tensor ones = world.group().empty({3}).fill_(1);
   world.group().all_reduce(ones);
-  std::cout << "the sum is " << ones.sum().item<float>() << '\n';
+  lockstep::save_torch_file("ones.pt", {{"ones", ones}});  // the component formats
+  const at::Tensor loaded = lockstep::load_torch_file("ones.pt").tensors.at("ones");
+  std::cout << "the sum is " << loaded.sum().item<float>() << '\n';
 }

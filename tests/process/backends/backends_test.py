@@ -180,7 +180,7 @@ class Groups(unittest.TestCase):
         told = [lines for lines in Ranks(4, WORKER, "lockstep_mode", 4).lines if lines]  # mpirun ends a job that fails
         self.assertTrue(told)
         for lines in told:
-            pattern = rf"error invalid_argument .* the backend {BACKEND} does not support with 4 ranks"
+            pattern = rf"error invalid_argument .* the {BACKEND} backend does not support with 4 ranks"
             self.assertRegex("".join(lines), pattern)
 
     def test_an_unknown_backend_is_refused_with_the_known_ones(self):

@@ -149,7 +149,7 @@ class ConvertTest(ToolTest):
         file = self.path("a.safetensors")
         write_file(file, {"m.x": ("U8", [1], b"1"), "x": ("U8", [1], b"2"), "m.": ("U8", [1], b"3")})
         out = self.path("b.safetensors")
-        self.assertIn("would both be called 'x'", run("strip-prefix", file, out, "--prefix", "m.", expected=1))
+        self.assertIn("would both get the name 'x'", run("strip-prefix", file, out, "--prefix", "m.", expected=1))
         self.assertIn("begins with 'n.'", run("strip-prefix", file, out, "--prefix", "n.", expected=1))
         self.assertFalse(os.path.exists(out))
 

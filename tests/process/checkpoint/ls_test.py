@@ -22,7 +22,7 @@ class ListTest(ToolTest):
                           "step-0000000100", "best.safetensors"])
         self.assertRegex(lines[1], r" 300 set +\d[\d.]* (B|KiB) +\S+ +2 +3 +loss=0.3$")
         self.assertRegex(lines[2], r" 250 file ")
-        self.assertRegex(lines[3], r"DAMAGED: .*part-00001-of-00002.safetensors.*it has 9 bytes, expected \d+")
+        self.assertRegex(lines[3], r"DAMAGED: .*part-00001-of-00002.safetensors.*it has 9 bytes; expected \d+")
         self.assertRegex(lines[4], r"DAMAGED: .*manifest.json.*XXH3-128 expected")
         found = json.loads(run("ls", self.sets, "--json"))
         self.assertEqual([each["step"] for each in found["checkpoints"]], [300, 250, 200, 100, 300])
@@ -43,7 +43,7 @@ class ListTest(ToolTest):
             self.assertRegex(text, r"\.step-0000000002\.writing-\w+: left by a killed writer; the next save")
             self.assertIn("would remove", run("prune", self.sets, "--keep-last", 5, "--dry-run"))
             self.assertEqual(len(os.listdir(self.sets)), 3)
-            self.assertIn("1 removed, 1 sets kept", run("prune", self.sets, "--keep-last", 5))
+            self.assertIn("1 removed, 1 checkpoints kept", run("prune", self.sets, "--keep-last", 5))
             self.assertEqual(len(os.listdir(self.sets)), 2)
             living.stdin.close()
 

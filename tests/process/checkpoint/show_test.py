@@ -28,7 +28,7 @@ class ShowTest(ToolTest):
             error = run(*words, expected=1 if words[0] == "show" else 2)
             self.assertIn(f"{self.sets} is a directory of checkpoints; name one of them, such as {newest}\n", error)
         os.mkdir(self.path("empty"))
-        self.assertIn("there is no checkpoint in it", run("show", self.path("empty"), expected=1))
+        self.assertIn("contains no checkpoint", run("show", self.path("empty"), expected=1))
 
     def test_a_file_of_another_kind_is_not_called_damaged(self):
         text = self.path("notes.txt")

@@ -140,7 +140,7 @@ class HostileTest(SignedTest):
                 (lambda m: m.update(step=2 ** 63), "the step is 9223372036854775808"),
                 (lambda m: m.update(world_size=2 ** 40), "the world size is"),
                 (lambda m: m["files"][0].update(bytes=2 ** 63), "a file's size is"),
-                (lambda m: m["files"][0].update(bytes=7), "it has .* bytes, expected 7"),
+                (lambda m: m["files"][0].update(bytes=7), "it has .* bytes; expected 7"),
                 (lambda m: m["files"][1].update(rank=2), "a file's rank is 2"),
                 (lambda m: m["files"].pop(), "file is 1; it must be from 0 to 0|has a piece without a row range"),
                 (lambda m: m["tensors"]["weight"]["pieces"][0].update(file=2), "file is 2; it must be from 0 to 1"),
@@ -159,7 +159,7 @@ class HostileTest(SignedTest):
         name = "part-00000-of-00002.safetensors"
         os.remove(f"{self.set}/{name}")
         os.symlink(f"../step-0000000002/{name}", f"{self.set}/{name}")
-        self.refused("it is a link, which is not followed")
+        self.refused("it is a symbolic link, which is not followed here")
         os.remove(f"{self.set}/{name}")
         different = write_set(self.sets, 3, 5)
         os.link(f"{different}/{name}", f"{self.set}/{name}")

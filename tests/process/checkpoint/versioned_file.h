@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/formats/safetensors_file.h"
+#include "lockstep/formats/safetensors/safetensors_file.h"
 
 namespace lockstep {
 

@@ -354,21 +354,23 @@ class Mistakes(ExampleTest):
 
     # feature: F-10
     def test_a_batch_that_the_ranks_cannot_share(self):
-        self.assert_refused("a global batch of 63 cannot be shared equally by 2 ranks; 64 can",
+        self.assert_refused("a global batch of 63 samples cannot be divided equally among 2 ranks; use 64, for example",
                             ranks=2, batch=63)
 
     def test_shards_that_do_not_fit(self):
-        self.assert_refused("a global batch of 24 cannot be shared equally by 16 ranks", "--lockstep", "--shards", 16)
+        self.assert_refused("a global batch of 24 samples cannot be divided equally among 16 ranks", "--lockstep",
+                            "--shards", 16)
         self.assert_refused("lockstep mode: the number of shards is 6; it has to be a power of two", "--lockstep",
                             "--shards", 6)
-        self.assert_refused("lockstep mode: 1 shards are too few for 2 ranks", "--lockstep", "--shards", 1, ranks=2)
+        self.assert_refused("lockstep mode: 1 shards are too few for 2 ranks; use at least as many shards as ranks",
+                            "--lockstep", "--shards", 1, ranks=2)
 
     def test_resuming_another_run(self):
         code, output, error = self.run_program(1, "--max-steps", 1)
         self.assertEqual(code, 0, output + error)
-        self.assert_refused("made with batch_size 24, this run has 12", "--resume", batch=12)
-        self.assert_refused("made with model cnn, this run has mlp", "--resume", model="mlp")
-        self.assert_refused("made with accumulate 1, this run has 2", "--resume", "--accumulate", 2)
+        self.assert_refused("made with batch_size = 24, and this run has 12", "--resume", batch=12)
+        self.assert_refused("made with model = cnn, and this run has mlp", "--resume", model="mlp")
+        self.assert_refused("made with accumulate = 1, and this run has 2", "--resume", "--accumulate", 2)
 
     def test_an_output_directory_that_cannot_be_made(self):
         (self.folder / "file").write_text("in the way")

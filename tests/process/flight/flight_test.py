@@ -47,7 +47,7 @@ class Frozen(unittest.TestCase):
 
     def test_a_rank_that_is_stopped_outside_of_a_collective_is_told_so(self):
         state = {"shared_memory": r"stopped \(by SIGSTOP or the like\), last seen in barrier #3, left it \d\.\d s ago",
-                 "tcp": r"barrier #4 .*silent for \d\.\d s: stopped, or its host is down or overloaded, "
+                 "tcp": r"barrier #4 .*silent for \d\.\d s: it is stopped, or its host is down or overloaded, "
                         r"last seen in barrier #3"}
         for transport in TRANSPORTS:
             # The limit leaves time to stop the rank before the others ask it how it fares.

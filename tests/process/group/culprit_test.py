@@ -44,16 +44,17 @@ class CulpritTest(unittest.TestCase):
                 code, _, error = tree.finish()
                 rank, line = self.summary(error)
                 self.assertEqual((code, rank), (137, 1), error)
-                self.assertIn("was killed by SIGKILL (sent by a process; the kernel has killed nothing for lack "
-                              "of memory meanwhile)", line)
+                self.assertIn("was killed by SIGKILL (sent by a process; the kernel has killed no process "
+                              "for lack of memory since the ranks were started)", line)
 
     def test_a_rank_that_left_without_an_error_is_told_beside_who_lost_it(self):
         with self.run_job(FLIGHT_WORKER, "early", 1) as tree:
             code, _, error = tree.finish()
             self.assertEqual(code, 3, error)
             self.assertIn(self.summary(error)[0], (0, 2))
-            self.assertRegex(error, r"lockstep: rank 1, which it names, had exited with code 0, \d+\.\d\d s after it "
-                             r"started; others were still training: did it call exit\(\), or return from main")
+            self.assertRegex(error, r"lockstep: rank 1, which this error names, had exited with code 0, \d+\.\d\d s "
+                             r"after it started; other ranks were still training: did it call exit\(\), or return "
+                             r"from main")
             self.assertNotIn("has died", error)
 
     def test_a_rank_that_did_not_come_is_told_beside_who_waited_for_it(self):
@@ -61,7 +62,7 @@ class CulpritTest(unittest.TestCase):
             code, _, error = tree.finish()
             self.assertEqual(code, 3, error)
             self.assertIn(self.summary(error)[0], (0, 2))
-            self.assertIn("lockstep: rank 1, which it names, was still running\n", error)
+            self.assertIn("lockstep: rank 1, which this error names, was still running\n", error)
 
 
 if __name__ == "__main__":

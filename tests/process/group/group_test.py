@@ -142,7 +142,7 @@ class Failures(unittest.TestCase):
                 self.assertEqual(work.exit_codes(), [3, 3, 3])
 
     # fault: 28
-    def test_different_shapes_are_reported_on_every_rank_with_both_sides_and_the_group_goes_on(self):
+    def test_different_shapes_are_reported_on_every_rank_with_both_sides_and_end_the_group(self):
         for transport in TRANSPORTS:
             with self.subTest(transport), job("mismatch", size=2, transport=transport) as work:
                 for rank in (0, 1):
@@ -176,33 +176,59 @@ class Failures(unittest.TestCase):
 
 
 class Limits(unittest.TestCase):
-    """A limit on addresses, of one rank, leaves no room for the shared memory."""
+    """Limits leave little or no room for shared memory."""
 
-    def ranks(self, transport, unlucky):
-        def before(rank):
-            limit = "ulimit -v 9000000; " if rank == unlucky else ""
-            return {"before": ["bash", "-c", f'{limit}exec "$@" 2> "$HOME/errors{rank}"', "-"]}
+    def ranks(self, transport, scenario, addresses_of):
+        """addresses_of: rank -> MiB that it may take beyond those that it has, or None."""
+        def of_rank(rank):
+            limit = addresses_of(rank)
+            return {"before": ["bash", "-c", f'exec "$@" 2> "$HOME/errors{rank}"', "-"],
+                    **({} if limit is None else {"TEST_ADDRESSES_MIB": str(limit)})}
 
-        return Job(WORKER, ["sums"], 3, {"LOCKSTEP_TRANSPORT": transport}, of_rank=before)
+        return Job(WORKER, [scenario], 3, {"LOCKSTEP_TRANSPORT": transport}, of_rank=of_rank)
+
+    def errors(self, work):
+        errors = ""
+        for rank in range(3):
+            with open(os.path.join(work.folder.name, f"errors{rank}"), encoding="utf-8") as file:
+                errors += file.read()
+        return errors
+
+    # feature: A-18
+    def test_groups_that_are_split_off_share_the_memory_of_their_group_with_few_addresses(self):
+        with self.ranks("automatic", "splits", lambda rank: 1000) as work:
+            lines = [work.line(rank) for rank in range(3)]
+            self.assertEqual(lines, [": ".join(["shared memory", ", ".join(["shared memory"] * 6)])] * 3)
+            self.assertEqual(work.exit_codes(), [0] * 3)
+            self.assertNotIn("TCP", self.errors(work))
+
+    # fault: 21
+    def test_a_group_that_is_split_off_warns_if_it_cannot_have_shared_memory(self):
+        with self.ranks("automatic", "poor_part", lambda rank: None) as work:
+            self.assertEqual([work.line(rank) for rank in range(3)],
+                             ["a part over tcp", "a part over nothing", "a part over tcp"])
+            self.assertEqual(work.exit_codes(), [0] * 3)
+            errors = self.errors(work)
+            self.assertEqual(errors.count("over TCP"), 1, errors)
+            self.assertRegex(errors, r"in order, ranks 2, 0 of the job\) communicate over TCP, since shared memory "
+                                     r"cannot be used: rank 0 \(host .*ulimit -f")
 
     # fault: 21
     def test_all_ranks_use_tcp_if_one_cannot_have_shared_memory_with_one_warning(self):
         for unlucky in (0, 2):
-            with self.subTest(unlucky=unlucky), self.ranks("automatic", unlucky) as work:
+            poor = lambda rank: 150 if rank == unlucky else None
+            with self.subTest(unlucky=unlucky), self.ranks("automatic", "sums", poor) as work:
                 lines = [work.line(rank) for rank in range(3)]
                 self.assertEqual(work.exit_codes(), [0] * 3, lines)
-                errors = ""
-                for rank in range(3):
-                    self.assertIn("tcp", lines[rank])
-                    with open(os.path.join(work.folder.name, f"errors{rank}"), encoding="utf-8") as file:
-                        errors += file.read()
+                self.assertEqual(lines, ["right over tcp"] * 3)
+                errors = self.errors(work)
                 self.assertEqual(errors.count("over TCP"), 1, errors)
                 self.assertRegex(errors, rf"over TCP, since shared memory cannot be used: rank {unlucky} \(host")
                 self.assertIn("ulimit -v", errors)
 
     # fault: 21
     def test_without_a_choice_it_is_an_error_on_every_rank(self):
-        with self.ranks("shared_memory", 2) as work:
+        with self.ranks("shared_memory", "sums", lambda rank: 150 if rank == 2 else None) as work:
             for rank in range(3):
                 failure = work.failure(rank)
                 self.assertEqual(failure.kind, "internal")
@@ -287,8 +313,8 @@ class Places(unittest.TestCase):
 
     def test_the_log_says_what_was_chosen_and_why_if_asked_to(self):
         command = [LOCKSTEP, "run", "--nproc-per-node", "2", "--no-prefix", WORKER, "sums"]
-        for transport, choice in (("automatic", "shared memory: all ranks are on one node; "),
-                                  ("tcp", "tcp: TCP was requested. ")):
+        for transport, choice in (("automatic", "shared memory: transport shared_memory, the preferred one; "),
+                                  ("tcp", "tcp: transport tcp, as requested. ")):
             environment = {"LOCKSTEP_TRANSPORT": transport, "LOCKSTEP_LOG": "debug"}
             with self.subTest(transport), Tree(command, environment) as tree:
                 _, _, error = tree.finish(60)

@@ -1,8 +1,10 @@
 // One rank of a test with real processes:
 //   group_worker barriers N | all_reduce ELEMENTS | wait_for RANK | throw RANK | uncaught RANK | refuse RANK
-//                | mismatch | sums | parts | train STEPS | lockstep_mode SHARDS | listen RANK | late_backward RANK
+//                | mismatch | sums | parts | splits | poor_part | crowded | train STEPS | lockstep_mode SHARDS | listen
+//                RANK | late_backward RANK
 //   group_worker host SCENARIO [NUMBER]   for each line "RANK PORT" of standard input, forks a rank of a job of two
-// TEST_JOIN_MS and TEST_CALL_MS bound joining and each collective. Every line begins with the rank. A failure is
+// TEST_JOIN_MS and TEST_CALL_MS bound joining and each collective; TEST_ADDRESSES_MIB, the addresses that a rank may
+// take beyond those that it has: while it joins, and during `splits`. Every line begins with the rank. A failure is
 // printed as "error <kind> <monotonic seconds> <seconds in the call> <text>"; the exit status is then 3.
 #include <ATen/Context.h>
 #include <ATen/core/Tensor.h>
@@ -16,9 +18,11 @@
 #include <torch/nn/modules/linear.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <functional>
 #include <iostream>
 #include <memory>
@@ -130,9 +134,12 @@ void mismatch(const World& world) {
   try {
     collective([&] { world.group().all_reduce(at::zeros({4 + world.rank()})); });
   } catch (const Error& error) {
-    const at::Tensor ones = at::ones({4});
-    world.group().all_reduce(ones);
-    require(at::equal(ones, at::full({4}, 1.0 * world.size())), "a wrong sum afterwards");
+    try {
+      world.group().all_reduce(at::ones({4}));
+      require(false, "the group works on");
+    } catch (const Error& again) {
+      require(std::string(again.what()) == error.what(), again.what());
+    }
     report(error);
   }
 }
@@ -240,17 +247,59 @@ void parts(const World& world) {
     require(at::equal(slow, at::full({100'000}, 10.0)), "a wrong sum of all");
   }
   const auto disagree = [&](auto&& call) {
+    const lockstep::ProcessGroup copy = *all.split(0);
     try {
-      call();
+      call(copy);
       require(false, "ranks that disagree made a group");
     } catch (const Error& error) {
       require(error.kind() == ErrorKind::desync, error.what());
     }
   };
-  disagree([&] { all.new_group(world.rank() == 0 ? std::vector<int>{0, 1} : std::vector<int>{0, 2}); });
-  disagree([&] { world.rank() == 0 ? static_cast<void>(all.split(0)) : all.barrier(); });
+  using Group = lockstep::ProcessGroup;
+  disagree([&](const Group& group) {
+    group.new_group(world.rank() == 0 ? std::vector<int>{0, 1} : std::vector<int>{0, 2});
+  });
+  disagree([&](const Group& group) { world.rank() == 0 ? static_cast<void>(group.split(0)) : group.barrier(); });
   expect_sum(*all.split(0), world.rank(), 6);  // they have not lost count
   say(fmt::format("parts right over {}", half->transport()));
+}
+
+rlim_t mapped_bytes() {
+  rlim_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  return pages * static_cast<rlim_t>(::getpagesize());
+}
+
+void limit_softly(__rlimit_resource resource, rlim_t most) {
+  rlimit limit{};
+  require(::getrlimit(resource, &limit) == 0, "a limit cannot be read");
+  limit.rlim_cur = std::min(most, limit.rlim_max);
+  require(::setrlimit(resource, &limit) == 0, "a limit cannot be set");
+}
+
+// A tensor of the group is one of all groups that are split off.
+void splits(const World& world) {
+  const lockstep::ProcessGroup& all = world.group();
+  const at::Tensor tensor = all.empty({100'000});
+  std::vector<lockstep::ProcessGroup> parts;
+  std::string over;
+  for (int i = 0; i < 6; ++i) {
+    parts.push_back(*all.split(0, -world.rank()));
+    require(parts.back().is_shared(tensor), "the tensor is not in the memory of a part");
+    tensor.fill_(1 + world.rank());
+    collective([&] { parts.back().all_reduce(tensor); });
+    require(at::equal(tensor, at::full({100'000}, world.size() * (world.size() + 1) / 2.0)), "a wrong sum");
+    over += fmt::format("{}{}", over.empty() ? "" : ", ", parts.back().transport());
+  }
+  say(fmt::format("{}: {}", all.transport(), over));
+}
+
+// Rank 2 may make no memory file for the part that it is the first of.
+void poor_part(const World& world) {
+  if (world.rank() == 2) limit_softly(RLIMIT_FSIZE, 1 << 20);
+  const auto part = world.group().new_group({2, 0});
+  if (part) expect_sum(*part, 1, 2);
+  say(fmt::format("a part over {}", part ? part->transport() : "nothing"));
 }
 
 // Rank 1 may open few descriptors more, which a part with connections of its own needs.
@@ -269,8 +318,12 @@ void run(const std::string& scenario, std::int64_t number) {
   lockstep::InitOptions options;
   options.join_timeout = milliseconds_of("TEST_JOIN_MS");
   options.timeout = milliseconds_of("TEST_CALL_MS");
+  const char* addresses = std::getenv("TEST_ADDRESSES_MIB");
+  if (addresses != nullptr) limit_softly(RLIMIT_AS, mapped_bytes() + (std::strtoull(addresses, nullptr, 10) << 20));
   last_call = lockstep::steady_clock().now();
   const World world = lockstep::init_process_group(options);
+  if (scenario == "splits") return splits(world);
+  if (addresses != nullptr) limit_softly(RLIMIT_AS, RLIM_INFINITY);
   if (scenario == "barriers") return barriers(world, number);
   if (scenario == "all_reduce") return all_reduce_for_ever(world, number);
   if (scenario == "wait_for") return wait_for(world, static_cast<int>(number));
@@ -282,6 +335,7 @@ void run(const std::string& scenario, std::int64_t number) {
   if (scenario == "sums") return sums(world);
   if (scenario == "parts") return parts(world);
   if (scenario == "crowded") return crowded(world);
+  if (scenario == "poor_part") return poor_part(world);
   if (scenario == "train") return train(world, number);
   if (scenario == "late_backward") return late_backward(world, static_cast<int>(number));
   if (scenario == "lockstep_mode") return enter_lockstep_mode(world, static_cast<int>(number));

@@ -1,4 +1,4 @@
-"""Jobs whose hosts come and go: elastic_test.py <lockstep>"""
+"""Jobs whose the number of hosts may change: elastic_test.py <lockstep>"""
 
 import collections
 import os
@@ -77,6 +77,16 @@ class ElasticTest(unittest.TestCase):
         steps = [step for _, step in self.starts(a)]
         self.assertEqual(steps, sorted(steps), job.texts())
         self.assertEqual(job.left(), [], job.texts())
+
+    def test_times_of_the_rendezvous_have_fractions(self):
+        job = self.job("--nnodes", "1:2", "--rdzv-conf", "last_call_timeout=0.25,join_timeout=60.5,loss_interval=0.5")
+        a = job.start("a", "echo of $WORLD_SIZE", ranks=1)
+        self.assertEqual((job.codes(), a.output), ([0], "[0] of 1\n"), job.texts())
+        for key in ("join_timeout", "last_call_timeout", "loss_interval"):
+            job = self.job("--nnodes", "1:2", "--rdzv-conf", f"{key}=2592001")
+            a = job.start("a", "true", ranks=1)
+            self.assertEqual((job.codes(), a.error), (
+                [2], f"lockstep: --rdzv-conf {key} is '2592001'; it can be 0 to 2592000 seconds\n"), job.texts())
 
     def test_the_last_call_waits_for_more_hosts_and_then_begins(self):
         job = self.job("--nnodes", "2:4", "--rdzv-conf", "last_call_timeout=2")

@@ -146,7 +146,7 @@ class MeetingTest(HostsTest):
         self.assertEqual(other.code(10), 2, job.texts())
         words = "its program has '3' as argument 1, and that on the first host a has '2' as argument 1"
         self.assertIn(words, other.error)
-        self.assertIn("give it another --rdzv-id", other.error)
+        self.assertIn("give it a different --rdzv-id", other.error)
         self.assertTrue(a.says(words, 5), job.texts())
         job.start("c", ["sleep", "2"])
         self.assertEqual((a.code(), job.agents[-1].code()), (0, 0), job.texts())
@@ -430,7 +430,7 @@ class FailureTest(HostsTest):
     def test_ranks_that_are_to_end_do_not_wait_for_a_stopped_agent_for_ever(self):
         job, a, b = self.running(1, FOREVER, "--stop-grace", "1", "--shutdown-timeout", "1")
         b.process.send_signal(signal.SIGSTOP)
-        self.assertTrue(a.says("does not answer, though its host does"), job.texts())
+        self.assertTrue(a.says("does not answer, although its host does"), job.texts())
         a.process.send_signal(signal.SIGINT)
         self.assertEqual(a.code(20), 75, job.texts())
         self.assertIn("its agent has been silent for", a.error)

@@ -220,8 +220,8 @@ class StopTest(unittest.TestCase):
     def test_a_job_that_is_not_there_or_not_one(self):
         one, job = self.start("echo ready; sleep 1000", "--rdzv-id", "same")
         other, _ = self.start("echo ready; sleep 1000", "--rdzv-id", "same")
-        for name, why in (("nothing", "no job is called nothing; there are: "),
-                          ("same", "more than one job is called same; there are: ")):
+        for name, why in (("nothing", "no job has the name nothing; there are: "),
+                          ("same", "more than one job has the name same; there are: ")):
             done = self.stop(name)
             self.assertEqual((done.returncode, done.stdout), (2, ""))
             self.assertIn(why, done.stderr)

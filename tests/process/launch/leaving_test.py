@@ -68,6 +68,8 @@ class LeavingTest(unittest.TestCase):
         self.assertEqual(a.output.count("of 3 saves"), 3, job.texts())
         self.wait_for_world(job, 2)
         self.assertIn("the first host a has left: meeting again", b.error + c.error)
+        self.assertTrue(a.error.endswith("lockstep: this host has left the job, which continues\n"), a.error)
+        self.assertNotIn("stopped by", a.error)
         a2 = job.start("a2", SAVING, ranks=1)
         self.assertTrue(a2.says("3 ranks on 3 hosts"), job.texts())
         self.stop(job, "b", "c", "a2")
@@ -131,7 +133,7 @@ class LeavingTest(unittest.TestCase):
         self.addCleanup(a.process.send_signal, signal.SIGCONT)
         b.process.send_signal(signal.SIGTERM)
         self.assertEqual(b.code(20), LEFT, job.texts())
-        self.assertIn("the agent of the first host does not answer, though its host does", b.error)
+        self.assertIn("the agent of the first host does not answer, although its host does", b.error)
         a.process.send_signal(signal.SIGCONT)
         self.assertTrue(a.says("begins again with 2 ranks on 2 hosts"), job.texts())
         self.stop(job, "a", "c")
@@ -147,15 +149,16 @@ class LeavingTest(unittest.TestCase):
     # fault: 50
     def test_a_save_that_fails_while_a_host_leaves_is_a_failure(self):
         failing = """
-            trap '[ $RANK = 2 ] && { echo "no space left" >&2; exit 3; }; exit 0' TERM INT
+            trap '[ FAILS ] && { echo "no space left" >&2; exit 3; }; exit 0' TERM INT
             echo "rank $RANK of $WORLD_SIZE"
             while :; do sleep 0.02; done
         """
-        job = self.running(program=failing)
-        job.agents[2].process.send_signal(signal.SIGTERM)
-        self.assertEqual(job.codes(), [3] * 3, job.texts())
-        self.assertRegex(job.agents[0].error, r"rank 2 \(host [bc], pid \d+\) exited with code 3")
-        self.assertNotIn("begins again", job.agents[0].error)
+        for fails in ("$RANK = 2", "1 = 1"):  # a collective save fails on all
+            job = self.running(program=failing.replace("FAILS", fails))
+            job.agents[2].process.send_signal(signal.SIGTERM)
+            self.assertEqual(job.codes(), [3] * 3, job.texts())
+            self.assertRegex(job.agents[0].error, r"rank \d \(host [abc], pid \d+\) exited with code 3")
+            self.assertNotIn("begins again", job.agents[0].error)
 
     def test_an_interrupt_at_any_host_is_for_the_job(self):
         for at in range(2):
@@ -177,11 +180,12 @@ class LeavingTest(unittest.TestCase):
     def test_a_host_that_waits_for_a_place_leaves_at_once(self):
         job = self.running(nodes="1:2", names="ab")
         a = job.agents[0]
+        begun = a.error.count("begins again")  # on a busy machine b may come after the last call
         c = job.start("c", SAVING, ranks=1)
         self.assertTrue(a.says("host c waits until another host leaves"), job.texts())
         c.process.send_signal(signal.SIGTERM)
         self.assertEqual(c.code(), LEFT, job.texts())
-        self.assertNotIn("begins again", a.error)
+        self.assertEqual(a.error.count("begins again"), begun, job.texts())
         self.stop(job, "a", "b")
 
     def test_asked_twice_a_host_s_ranks_are_killed(self):
@@ -239,7 +243,7 @@ class LeavingTest(unittest.TestCase):
                 agent.process.send_signal(signal.SIGTERM)
                 self.assertTrue(wait_for(lambda: a.output.count(" saves\n") == 3), job.texts())
                 agent.process.send_signal(signal.SIGINT)
-                self.assertTrue(a.says("stopping the job (once more to kill)"), job.texts())
+                self.assertTrue(a.says("stopping the job (repeat to kill)"), job.texts())
                 if insists:
                     agent.process.send_signal(signal.SIGINT)
                 else:

@@ -1,4 +1,4 @@
-"""Limits of ranks by cgroups of version 2: limits_test.py <lockstep>. Most need one with the controllers memory and
+"""Limits of ranks by cgroups v2: limits_test.py <lockstep>. Most need one with the controllers memory and
 cpu that may be divided; without, they are skipped."""
 
 import json
@@ -41,12 +41,12 @@ class RefusedTest(unittest.TestCase):
         if os.geteuid() != 0:
             self.skipTest("it needs root")
         hide = "umount -a -t cgroup2; exec \"$@\""
-        self.assertIn("no cgroup of version 2 is mounted here", self.refusal("unshare", "-m", "sh", "-c", hide, "sh"))
+        self.assertIn("no v2 cgroup hierarchy is mounted here", self.refusal("unshare", "-m", "sh", "-c", hide, "sh"))
 
     def test_no_rank_starts_where_the_group_has_no_controllers(self):
         root = mounted()
         if root is None or os.geteuid() != 0:
-            self.skipTest("it needs root and cgroups of version 2")
+            self.skipTest("it needs root and cgroups v2")
         with open(os.path.join(root, "cgroup.subtree_control"), encoding="ascii") as file:
             if "memory" in file.read():
                 self.skipTest("all groups have the controller memory")
@@ -61,7 +61,7 @@ class LimitsTest(unittest.TestCase):
     def setUp(self):
         root = mounted()
         if root is None:
-            self.skipTest("no cgroup of version 2 is mounted")
+            self.skipTest("no cgroup v2 is mounted")
         self.group = os.path.join(root, f"lockstep_test_{os.getpid()}")
         try:
             with open(os.path.join(root, "cgroup.subtree_control"), "w", encoding="ascii") as file:
@@ -115,7 +115,7 @@ class LimitsTest(unittest.TestCase):
     def test_a_kill_by_somebody_else_is_not_taken_for_the_limit(self):
         code, _, error, report = self.run_with("--memory-per-rank", "60M", "sh", "-c", "kill -9 $$")
         self.assertEqual(code, 137, error)
-        self.assertIn("sent by a process; the kernel has killed nothing of its cgroup", error)
+        self.assertIn("sent by a process; the kernel has killed no process of its cgroup", error)
         self.assertIs(report["attempts"][0]["cause"]["out_of_memory"], False)
 
     def test_cpus_are_limited_and_a_rank_that_stands_still_for_it_is_told(self):

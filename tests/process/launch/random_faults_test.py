@@ -231,7 +231,7 @@ class Hosts(FaultsTest):
             self.pause(2.5)
             stopped = time.monotonic()
             b.process.send_signal(signal.SIGSTOP)
-            self.assertTrue(a.says("the agent of host b does not answer, though its host does"), job.texts())
+            self.assertTrue(a.says("the agent of host b does not answer, although its host does"), job.texts())
             self.noticed(stopped, job.texts())
             b.process.send_signal(signal.SIGCONT)
             self.assertTrue(a.says("the agent of host b answers again"), job.texts())
@@ -284,12 +284,12 @@ class Cables(FaultsTest):
         first = job.agents[0]
         ranks = {host: int(rank) for host, rank in re.findall(r"\b([abc]): rank (\d)", first.error)}
         leaver, stays = sorted("bc", key=lambda host: ranks[host], reverse=True)
-        self.assertTrue(first.says(f"and host {stays} do not reach each other"), job.texts())
+        self.assertTrue(first.says(f"and host {stays} cannot reach each other"), job.texts())
         noticed = time.monotonic()
         self.assertEqual(re.findall(r"host (\w) \(rank \d\) is lost", first.error), [leaver], job.texts())
         self.assertTrue(first.says("begins again with 2 ranks on 2 hosts"), job.texts())
         switch.unite("b", "c")
-        self.assertTrue(first.says(f"host {leaver} reaches all others again"), job.texts())
+        self.assertTrue(first.says(f"host {leaver} reaches all other hosts again"), job.texts())
         self.assertTrue(first.says("begins again with 3 ranks on 3 hosts"), job.texts())
         first.process.send_signal(signal.SIGINT)
         self.assertEqual(job.codes(), [75] * 3, job.texts())

@@ -8,6 +8,7 @@ import os
 import platform
 import re
 import resource
+import shlex
 import signal
 import socket
 import struct
@@ -95,7 +96,7 @@ class EnvironmentTest(RunTest):
                                          "--master_port", "4711")
         names = ("A", "OMP_NUM_THREADS", "MASTER_ADDR", "MASTER_PORT")
         self.assertEqual([found[1][name] for name in names], ["b=c", "5", "h", "4711"])
-        self.assertIn("5 threads each, as OMP_NUM_THREADS says", error)
+        self.assertIn("5 threads each, set by OMP_NUM_THREADS", error)
         found, _ = self.environments(ranks=1, environment={"OMP_NUM_THREADS": "3", "RANK": "9"})
         self.assertEqual((found[0]["OMP_NUM_THREADS"], found[0]["RANK"]), ("3", "0"))
 
@@ -263,13 +264,41 @@ class SignalTest(RunTest):
             self.assertEqual(tree.survivors(), [])
         self.assertEqual(code, 75)  # before its end, though all ranks have ended well
         self.assertEqual(sorted(output.splitlines()), ["[0] got", "[1] got"])
-        self.assertIn(f"lockstep: SIG{name}: stopping the job (once more to kill)", error)
+        self.assertIn(f"lockstep: SIG{name}: stopping the job (repeat to kill)", error)
         self.assertIn(f"lockstep: stopped by SIG{name}\n", error)
 
     # fault: 50
     def test_signals_reach_all_ranks(self):
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
             self.stop(number)
+
+    # fault: 50
+    def test_what_a_terminal_s_keys_ask_reaches_a_program_that_a_shell_runs(self):
+        program = ("import signal, subprocess, sys; helper = subprocess.Popen(['cat'], stdin=subprocess.PIPE)\n"
+                   "def save(*_):\n"
+                   "    helper.communicate()\n"
+                   "    print('saved', helper.returncode, flush=True); sys.exit(0)\n"
+                   "for number in (2, 3): signal.signal(number, save)\n"
+                   "print('ready', flush=True)\n"
+                   "while True: signal.pause()\n")
+        for shells in (["sh"], ["bash"], ["sh", "bash"]):
+            with tempfile.TemporaryDirectory() as folder:
+                command = [sys.executable, "-c", program]
+                for number, name in enumerate(shells):
+                    path = os.path.join(folder, str(number))
+                    with open(path, "w", encoding="ascii") as file:
+                        file.write(f"#!/usr/bin/env {name}\n{shlex.join(command)}\necho after\n")
+                    os.chmod(path, 0o700)
+                    command = [path]
+                # Of two shells the inner one dies of SIGQUIT, and the outer one ends before the program.
+                for number in (signal.SIGINT, signal.SIGQUIT)[: 3 - len(shells)]:
+                    with Tree([LOCKSTEP, "run", "-n", "1", *command]) as tree:
+                        self.assertEqual(tree.read_lines(1), ["ready"])
+                        os.kill(tree.pid, number)
+                        code, output, error = tree.finish()
+                    self.assertEqual(code, 75, error)
+                    self.assertIn("saved 0\n", output)  # and its helper got no signal
+                    self.assertNotIn("was killed", error)
 
     # fault: 50
     def test_a_second_sigint_kills_at_once(self):
@@ -476,7 +505,7 @@ class UsageTest(RunTest):
                 (["run", "--nproc-per-node", "0", "true"], "'0' is not a number from 1 to 1024, 'auto', 'cpu' or"),
                 (["run", "--nproc-per-node", "two", "true"], "'two' is not a number"),
                 (["run", "--nnodes", "2", "true"], "several hosts need --rdzv-endpoint HOST:PORT"),
-                (["run", "--nnodes", "3:2", "true"], "'3:2' is not a number of hosts, or MIN:MAX"),
+                (["run", "--nnodes", "3:2", "true"], "'3:2' is not a number of hosts from 1 to 65536, or MIN:MAX"),
                 (["run", "--stop-grace", "nan", "true"], "--stop-grace: 'nan' is not a number of seconds"),
                 (["stop", "--timeout", "nan", "a"], "--timeout: 'nan' is not a number of seconds, 0 to 31536000"),
                 (["top", "--interval", "nan"], "--interval: 'nan' is not a number of seconds, 0.1 to 3600"),
@@ -484,7 +513,7 @@ class UsageTest(RunTest):
                  "--metrics-textfile: '/tmp/job.txt' does not end with .prom: node_exporter reads only such"),
                 (["run", "--max-restarts", "-1", "true"], "--max-restarts"),
                 (["run", "--env", "A", "true"], "'A' is not KEY=VALUE"),
-                (["run", "--prefix", "--no-prefix", "true"], "excludes")):
+                (["run", "--prefix", "--no-prefix", "true"], "it cannot be used with --no-prefix")):
             code, output, error = self.run_tree([LOCKSTEP, *arguments])
             self.assertEqual((code, output), (2, ""), arguments)
             self.assertIn(text, error)

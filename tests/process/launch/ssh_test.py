@@ -401,8 +401,8 @@ class SshTest(unittest.TestCase):
             os.kill(self.client(host), signal.SIGKILL)
             code, _, error = tree.finish(60)
             self.assertEqual(code, 3, error)
-            self.assertIn(f"host {host}: its connection is lost: the process that holds it here was killed by SIGKILL",
-                          error)
+            self.assertIn(f"host {host}: the ssh connection to it was lost: the local ssh process was killed by "
+                          "SIGKILL", error)
             self.expect_nothing_left()
 
     def test_a_launcher_that_is_killed_leaves_nothing(self):

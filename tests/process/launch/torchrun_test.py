@@ -113,7 +113,7 @@ class SourcesTest(TorchrunTest):
         self.assertEqual((output, error.count("\n")), ("default\n", 1), error)
 
     def test_contradictions_are_refused(self):
-        for words, wanted in ((("-m", "--no-python", "train"), "--module: it excludes --no-python"),
+        for words, wanted in ((("-m", "--no-python", "train"), "--module: it cannot be used with --no-python"),
                               (("--nproc-per-node", "xpu", "true"), "give a number"),
                               (("--standalone", "--nnodes", "2", "true"), "--standalone: it is for one host"),
                               (("--hang-timeout", "nan", "true"), "--hang-timeout")):
@@ -157,9 +157,9 @@ class SourcesTest(TorchrunTest):
     def test_what_is_wrong_in_a_file_is_told_with_its_line(self):
         for text, wanted in (("nnodes = 1\nmax-restarts = -1\n", "x.toml:2: --max-restarts"),
                              ("\nno-such = 1\n", "x.toml:2: there is no option --no-such\n"),
-                             ("prefix = 3\n", "x.toml:1: prefix is true or false"),
+                             ("prefix = 3\n", "x.toml:1: prefix must be true or false"),
                              ("nnodes = [1\n", "x.toml:1: "),
-                             ("nnodes = { a = 1 }\n", "nnodes is neither a text nor a number")):
+                             ("nnodes = { a = 1 }\n", "nnodes must be a string or a number")):
             self.write("x.toml", text)
             self.assertIn(wanted, self.run_with("--config", "x.toml", "true", expected=2)[1])
         for path in ("missing.toml", "."):
@@ -272,8 +272,8 @@ class RanksTest(TorchrunTest):
             self.run_with("--rdzv-backend", name, "true")
         for words, wanted in (
                 (("--rdzv-backend", "zookeeper"),
-                 "--rdzv-backend: 'zookeeper' is not known; there are c10d, static, etcd, etcd-v2: with all of them, "
-                 "launchers meet by themselves\n"),
+                 "--rdzv-backend: 'zookeeper' is not known; there are c10d, static, etcd, etcd-v2: all of "
+                 "them have the same effect\n"),
                 (("--logs-specs", "mine"), "--logs-specs: 'mine' is not known; there is default: others are Python "
                                            "classes, which this launcher does not load\n")):
             self.assertIn(wanted, self.run_with(*words, "true", expected=2)[1])

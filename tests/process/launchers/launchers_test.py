@@ -122,7 +122,7 @@ class Mpi(Launched):
     def test_mistyped_variables_are_warned_of_once_and_values_refused(self):
         self.launch(*self.mpirun(2), *PROGRAM, LOCKSTEP_IFNAM="eth0")
         self.expect_world(2)
-        self.expect_said_once("LOCKSTEP_IFNAM is set.* is LOCKSTEP_IFNAME meant")
+        self.expect_said_once("LOCKSTEP_IFNAM is set.*did you mean LOCKSTEP_IFNAME")
         self.launch(*self.mpirun(2), *PROGRAM, LOCKSTEP_LOG="verbose")
         self.expect_refused("LOCKSTEP_LOG is 'verbose'; it can be debug, info, warning")
 

@@ -154,7 +154,7 @@ class Hosts(unittest.TestCase):
         silent = "its host has not answered for 3 s (LOCKSTEP_HOST_TIMEOUT)"
         self.assertTrue(any(silent in line for line in lines), lines)
         for here, there in ((lines[:2], "[23]"), (lines[2:], "[01]")):
-            beyond = rf"rank {there} (\(host .*, pid \d+\) was lost|has lost this rank)"
+            beyond = rf"rank {there} (\(host .*, pid \d+\) was lost|considers this rank lost)"
             self.assertTrue(all(line.startswith("failed peer_lost ") for line in here), lines)
             self.assertTrue(any(re.search(beyond, line) for line in here), lines)
 

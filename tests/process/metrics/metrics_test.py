@@ -175,7 +175,7 @@ class MetricsTest(WatchedTest):
         self.touch("hang")
         self.assertTrue(wait_for(lambda: get(url + "/healthz")[0] == 503, 30), self.error())
         self.assertRegex(get(url + "/healthz")[1],
-                         r"^the job hangs: nothing moved for .*: rank 0 waits in .* for rank 1\n$")
+                         r"^the job hangs: no progress for .*: rank 0 waits in .* for rank 1\n$")
         self.assertEqual(self.metrics(url)("lockstep_job_hanging"), 1)
         os.unlink(self.path("hang"))
         self.assertTrue(wait_for(lambda: get(url + "/healthz")[0] == 200, 30), self.error())
@@ -228,7 +228,7 @@ class AddressTest(WatchedTest):
             tree = self.start("--metrics-port", str(port), program=["touch", self.path("started")])
             self.assertEqual(tree.finish()[0], 2)
         self.assertRegex(self.error(), rf"^lockstep: cannot serve metrics: .*127.0.0.1:{port}: .*process {os.getpid()} "
-                                       ".*; --metrics-port 0 takes a free port\n$")
+                                       ".*; if the port is taken, choose another, or 0 for a free one")
         self.assertFalse(os.path.exists(self.path("started")))
 
     def test_what_is_no_port(self):

@@ -136,7 +136,7 @@ class PageTest(ReportTest):
         folder = runs.write(self.path("run"), [runs.epoch(0, train_loss=1.0), "{\"epoch\": 1, \"tr\n",
                                                runs.epoch(1, train_loss=0.5)])
         done = report(folder, "--out", self.path("report.html"))
-        self.assertEqual(done.stderr, f"lockstep: {folder}/metrics.jsonl:2: this line is left out: is not JSON\n")
+        self.assertEqual(done.stderr, f"lockstep: {folder}/metrics.jsonl:2: this line is left out: it is not JSON\n")
         text = self.read("report.html")
         self.assertIn("run/metrics.jsonl:2", text)
         self.assertIn("<td>0.5 (lowest 0.5, epoch 2)</td>", text)
@@ -190,8 +190,8 @@ class OutputTest(ReportTest):
         before = self.read("run", "metrics.jsonl")
         for words, text in (((self.path("none"), "--out", out), "cannot find the run " + self.path("none")),
                             ((self.run_folder, empty, "--out", out), f"{empty} is not a run: it has no metrics.jsonl"),
-                            ((metrics, "--out", out), "name the directory that has its metrics.jsonl"),
-                            ((self.run_folder, self.run_folder + "/.", "--out", out), "is named twice"),
+                            ((metrics, "--out", out), "name the one that contains metrics.jsonl"),
+                            ((self.run_folder, self.run_folder + "/.", "--out", out), "is given twice"),
                             ((self.run_folder, "--out", self.path("none", "x.html")), "does not exist"),
                             ((self.run_folder, "--out", metrics + "/x.html"), metrics),
                             ((self.run_folder, "--out", empty), f"{empty} is a directory; name a file"),

@@ -43,7 +43,7 @@ class SkewTest(unittest.TestCase):
 
 class Stragglers(SkewTest):
     def warnings(self, error):
-        return re.findall(r"rank 0: warning: (rank \d+ \(host \S+\) holds up the others: .*)", error)
+        return re.findall(r"rank 0: warning: (rank \d+ \(host \S+\) delays the others: .*)", error)
 
     # fault: 11
     # feature: K-05

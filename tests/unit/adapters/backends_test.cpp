@@ -52,4 +52,16 @@ TEST_CASE("a backend that is not in this build is refused with those that are") 
   CHECK(choose_backend("") == "native");
 }
 
+TEST_CASE("a backend whose library was not found is refused with why, and what to do") {
+  for (const std::string name : {"gloo", "mpi", "nccl"}) {
+    CAPTURE(name);
+    if (has_backend(name)) {
+      CHECK(choose_backend(name) == name);
+    } else {
+      const std::string start = "\"" + name + "\" is not in this build, which has native";
+      CHECK_ERROR(error_of([&] { choose_backend(name); }), ErrorKind::invalid_argument, start, ": ", "build Lockstep");
+    }
+  }
+}
+
 }  // namespace backends_test

@@ -202,8 +202,9 @@ TEST_CASE("who waits for long says in the log for whom, also while it is in the 
       },
       detector);
   FixedDetector inside({.state = "alive", .place = "inside barrier #1 for 0.1 s", .inside = 1});
-  run_barrier([&] { log.await("barrier #1 has waited 0 s for: the library pair; all ranks are in this call"); },
-              inside);
+  run_barrier(
+      [&] { log.await("barrier #1 has waited 0 s for: the library pair; all ranks have entered the collective"); },
+      inside);
 }
 
 TEST_CASE("a rank that has left is told from one that has died") {

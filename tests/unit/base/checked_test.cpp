@@ -22,25 +22,26 @@ TEST_CASE("a number is what it can be, or a lie that says who told it") {
   CHECK(checked_between(7U, 1, 9, "number", "a message") == 7);
   CHECK(checked_between<std::uint16_t>(65535LL, 0, 65535, "port", "a message") == 65535);
   CHECK_ERROR(error_of([] { checked_between(10, 1, 9, "number", "a message"); }), kKind,
-              "a message: the number is 10, only 1 to 9 are possible");
+              "a message: the number is 10; expected 1 to 9");
   CHECK_ERROR(error_of([] { checked_between(-1, 1U, 9U, "number", "a message"); }), kKind, "the number is -1");
   CHECK_ERROR(error_of([] { checked_between(~std::uint64_t{0}, -1, 5, "number", "a message"); }), kKind,
               "18446744073709551615");
   const Error error = error_of([] { checked_rank(std::uint32_t{4}, 4, {"registration", 3}); });
-  CHECK_ERROR(error, kKind, "rank 3's registration: the rank is 4, only 0 to 3 are possible");
+  CHECK_ERROR(error, kKind, "rank 3's registration: the rank is 4; expected 0 to 3");
   CHECK(error.detail().peer == 3);
   CHECK(checked_rank_or_none(-1, 4, "a message") == -1);
   CHECK_ERROR(error_of([] { checked_rank(-1, 4, "a message"); }), kKind, "rank is -1");
   CHECK(checked_index(3, 4, "place", "a message") == 3);
-  CHECK_ERROR(error_of([] { checked_index(4U, 4, "place", "a message"); }), kKind, "only 0 to 3");
-  CHECK_ERROR(error_of([] { checked_index(0, 0, "place", "a message"); }), kKind, "place 0 of an empty list");
+  CHECK_ERROR(error_of([] { checked_index(4U, 4, "place", "a message"); }), kKind, "expected 0 to 3");
+  CHECK_ERROR(error_of([] { checked_index(0, 0, "place", "a message"); }), kKind,
+              "the place is 0, but the list is empty");
   CHECK_ERROR(error_of([] { checked_size(std::int64_t{-5}, 10, "length", "a message"); }), kKind, "the length is -5");
 }
 
 TEST_CASE("enumerators that there are") {
   CHECK(checked_enum(std::uint8_t{2}, Fruit::apple, Fruit::pear, "fruit", "a message") == Fruit::pear);
   CHECK_ERROR(error_of([] { checked_enum(std::uint8_t{0}, Fruit::apple, Fruit::pear, "fruit", "a message"); }), kKind,
-              "the fruit is 0, only 1 to 2");
+              "the fruit is 0; expected 1 to 2");
   CHECK(checked_error_kind(0, "a message") == ErrorKind::invalid_argument);
   CHECK_ERROR(error_of([] { checked_error_kind(8, "a message"); }), kKind, "kind of error is 8");
   CHECK_ERROR(error_of([] { checked_error_kind(-1, "a message"); }), kKind, "kind of error is -1");

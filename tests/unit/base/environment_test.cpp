@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/choose_name.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/nearest_name.h"
 #include "tests/support/expect_error.h"
@@ -94,14 +95,18 @@ TEST_CASE("a value that is not an accepted number is quoted, with what is accept
 
 TEST_CASE("choices ignore case, and a value that is not one of them lists them") {
   const auto choice = [](const char* text) {
-    return reader_of({{"LOCKSTEP_TRANSPORT", text}}).choice("LOCKSTEP_TRANSPORT");
+    return reader_of({{"LOCKSTEP_LOG_FORMAT", text}}).choice("LOCKSTEP_LOG_FORMAT");
   };
-  CHECK(choice("tcp") == "tcp");
-  CHECK(choice("Shared_Memory") == "shared_memory");
-  CHECK(choice("AUTOMATIC") == "automatic");
+  CHECK(choice("json") == "json");
+  CHECK(choice("Text") == "text");
+  CHECK(choice("JSON") == "json");
   CHECK(!choice(""));
-  CHECK_ERROR(error_of([&] { choice("tc"); }), ErrorKind::invalid_argument,
-              "LOCKSTEP_TRANSPORT is 'tc'; it can be automatic, shared_memory or tcp");
+  CHECK_ERROR(error_of([&] { choice("jso"); }), ErrorKind::invalid_argument,
+              "LOCKSTEP_LOG_FORMAT is 'jso'; it can be text or json");
+  const std::vector<std::string_view> known{"red", "green", "blue"};
+  CHECK(choose_name("the color", "GREEN", known) == "green");
+  CHECK_ERROR(error_of([&] { choose_name("the color", "", known); }), ErrorKind::invalid_argument,
+              "the color is ''; it can be red, green or blue");
 }
 
 TEST_CASE("unknown variables are named, with the one that is meant") {
@@ -109,10 +114,10 @@ TEST_CASE("unknown variables are named, with the one that is meant") {
   const auto mistyped = unknown({"LOCKSTEP_IFNAM=eth0"});
   REQUIRE(mistyped.size() == 1);
   CHECK(contains(mistyped[0], "LOCKSTEP_IFNAM is set, but Lockstep has no such variable"));
-  CHECK(contains(mistyped[0], "is LOCKSTEP_IFNAME meant?"));
+  CHECK(contains(mistyped[0], "did you mean LOCKSTEP_IFNAME?"));
   const auto several = unknown({"LOCKSTEP_ROOT_OF_SOURCES=/src", "LOCKSTEP_BACKENDS=gloo"});
   REQUIRE(several.size() == 2);
-  CHECK(contains(several[0], "is LOCKSTEP_BACKEND meant?"));
+  CHECK(contains(several[0], "did you mean LOCKSTEP_BACKEND?"));
   CHECK(contains(several[1], "known variables: LOCKSTEP_ADDRESS, "));
 }
 

@@ -130,6 +130,42 @@ TEST_CASE("once told to stop, a process that ends does not die of further copies
         }) == 0);
 }
 
+TEST_CASE("while an exception ends the program, a signal does not end it before the error is printed") {
+  const auto throw_under_signals = [] {
+    try {
+      const StopSignals signals(kUsual);
+      throw 1;
+    } catch (int) {
+    }
+  };
+  CHECK(exit_code_of_program([&] {
+          throw_under_signals();
+          ::raise(SIGTERM);
+          return stop_signal() == SIGTERM;
+        }) == 0);
+  CHECK(exit_code_of_program([&] {  // the program goes on with others
+          throw_under_signals();
+          { const StopSignals signals(kUsual); }
+          return handler_of(SIGTERM) == SIG_DFL && handler_of(SIGINT) == SIG_DFL;
+        }) == 0);
+  CHECK(exit_code_of_program([&] {  // or without any
+          throw_under_signals();
+          std::this_thread::sleep_for(StopSignals::kUnwinding + 10ms);
+          return ::raise(SIGTERM) == 0;
+        }) == 128 + SIGTERM);
+  CHECK(exit_code_of_program([] {  // one that lives within another's unwinding
+          struct Cleanup {
+            ~Cleanup() { const StopSignals signals(kUsual); }
+          };
+          try {
+            const Cleanup cleanup;
+            throw 1;
+          } catch (int) {
+          }
+          return handler_of(SIGTERM) == SIG_DFL;
+        }) == 0);
+}
+
 TEST_CASE("a forked child dies of the signal, and its parent's request is not its own") {
   CHECK(exit_code_of_program([] {
           const StopSignals signals(kUsual);

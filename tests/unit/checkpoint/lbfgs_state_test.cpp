@@ -137,8 +137,8 @@ TEST_CASE("a state of LBFGS that does not fit is refused with all differences, a
   bad.tensors["optimizer.0.d"] = at::zeros({7});
   bad.tensors["optimizer.1.d"] = at::zeros({8});
   bad.tensors["optimizer.0.t"] = at::zeros({});
-  CHECK_ERROR(refused(bad, fit.optimizer), ErrorKind::invalid_argument, "missing in the checkpoint: optimizer.0.H_diag",
-              "missing in the checkpoint: optimizer.0.ro.2",
+  CHECK_ERROR(refused(bad, fit.optimizer), ErrorKind::invalid_argument,
+              "missing from the checkpoint: optimizer.0.H_diag", "missing from the checkpoint: optimizer.0.ro.2",
               "different: optimizer.0.d is Float [7] in the checkpoint, Float [8] in the optimizer",
               "different: optimizer.0.t is Float [] in the checkpoint, Double [] in the optimizer",
               "unexpected in the checkpoint: optimizer.1.d");

@@ -5,8 +5,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "lockstep/formats/digest.h"
-#include "lockstep/formats/safetensors_header.h"
+#include "lockstep/formats/safetensors/digest.h"
+#include "lockstep/formats/safetensors/safetensors_header.h"
 #include "tests/graphs/dice.h"
 #include "tests/support/expect_error.h"
 

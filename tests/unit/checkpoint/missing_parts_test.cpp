@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/comm/group/objects.h"
+#include "lockstep/comm/group/process_group.h"
 #include "lockstep/train/checkpoint/manifest.h"
 #include "lockstep/train/checkpoint/save.h"
 #include "lockstep/train/checkpoint/set_directory.h"
@@ -103,7 +103,7 @@ template <class Call>
 Error common_error_of(const World& world, Call&& call) {
   const Error error = error_of(call);
   const std::string text = error.what();
-  const auto all = all_gather_object(world, text);
+  const auto all = world.all_gather_object(text);
   CHECK(all == std::vector(all.size(), text));
   CHECK(text.find("rank") == std::string::npos);
   return error;

@@ -127,7 +127,7 @@ TEST_CASE("a module that does not fit is left unchanged, and everything that is 
   checkpoint.tensors["model.extra"] = at::full({2}, 1);
   const at::Tensor before = other.last->weight.detach().clone();
   CHECK_ERROR(error_of([&] { load_module(checkpoint, other); }), ErrorKind::invalid_argument, "unchanged",
-              "missing in the checkpoint: norm.running_mean (Float [6])", "unexpected in the checkpoint: extra",
+              "missing from the checkpoint: norm.running_mean (Float [6])", "unexpected in the checkpoint: extra",
               "different: first.weight is Float [5, 4] in the checkpoint, Float [6, 4] in the module",
               "different: last.weight");
   CHECK(at::equal(before, other.last->weight));
@@ -194,7 +194,7 @@ TEST_CASE("optimizer state that does not fit is refused, and the optimizer is un
   checkpoint.tensors["optimizer.1.exp_avg_sq"] = at::full({3}, 1.0F);
   checkpoint.tensors["optimizer.99.step"] = at::full({}, 1, at::kLong);
   CHECK_ERROR(error_of([&] { load_optimizer(checkpoint, adam); }), ErrorKind::invalid_argument,
-              "missing in the checkpoint: optimizer.0.exp_avg", "different: optimizer.1.exp_avg_sq is Float [3]",
+              "missing from the checkpoint: optimizer.0.exp_avg", "different: optimizer.1.exp_avg_sq is Float [3]",
               "unexpected in the checkpoint: optimizer.99.step");
   CHECK(adam.state().size() == net.parameters().size());
 
@@ -261,7 +261,7 @@ TEST_CASE("an invalid random state is refused") {
   Checkpoint checkpoint;
   checkpoint.tensors["random.cpu"] = at::full({10}, 0, at::kByte);
   CHECK_ERROR(error_of([&] { load_random_state(checkpoint); }), ErrorKind::invalid_argument,
-              "not the state of a CPU generator");
+              "not the state of a CPU random number generator");
 }
 
 namespace {

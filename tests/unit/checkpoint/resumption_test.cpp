@@ -33,7 +33,7 @@ TEST_CASE("another run is refused, and what an older program has not told counts
     first.run.save(first.ddp, first.optimizer);
     Training other(group, {.directory = folder.path(), .choices = {{"batch_size", "12"}}});
     CHECK_ERROR(error_of([&] { other.run.resume(other.ddp, other.optimizer); }), ErrorKind::invalid_argument,
-                "made with batch_size 24, this run has 12");
+                "made with batch_size = 24, and this run has 12");
     const auto with_parts = [&](const std::string& parts) {
       return TrainingRunOptions{
           .directory = folder.path(), .choices = {{"batch_size", "24"}, {"parts", parts}}, .untold = {{"parts", "1"}}};
@@ -42,7 +42,7 @@ TEST_CASE("another run is refused, and what an older program has not told counts
     same.run.resume(same.ddp, same.optimizer);
     Training in_two(group, with_parts("2"));
     CHECK_ERROR(error_of([&] { in_two.run.resume(in_two.ddp, in_two.optimizer); }), ErrorKind::invalid_argument,
-                "made with parts 1, this run has 2");
+                "made with parts = 1, and this run has 2");
     CHECK_ERROR(error_of([&] { TrainingRun(group, {.directory = "/proc/nowhere"}); }), ErrorKind::invalid_argument,
                 "cannot write to the directory /proc/nowhere");
   });
@@ -133,7 +133,7 @@ TEST_CASE("a run in lockstep mode goes on with its own steps and seed") {
     });
     run_of(2, [&](auto& ddp, auto& optimizer, TrainingRun& run) {
       CHECK_ERROR(error_of([&] { run.resume(ddp, optimizer); }), ErrorKind::invalid_argument,
-                  "the seed of lockstep mode '1', this run has 2");
+                  "the seed of lockstep mode '1', but this run has 2");
     });
   });
 }
@@ -176,10 +176,10 @@ TEST_CASE("choices may have any names, and a checkpoint that does not tell one i
     options.choices["batch"] = "64";
     Training other(group, options);
     CHECK_ERROR(error_of([&] { other.run.resume(other.ddp, other.optimizer); }), ErrorKind::invalid_argument,
-                "made with batch 128, this run has 64");
+                "made with batch = 128, and this run has 64");
     Training stranger(group, {.directory = folder.path(), .choices = {{"lr", "0.1"}}});
     CHECK_ERROR(error_of([&] { stranger.run.resume(stranger.ddp, stranger.optimizer); }), ErrorKind::invalid_argument,
-                "does not record its lr, this run has 0.1");
+                "does not record the choice 'lr', which is '0.1' in this run");
   });
 }
 

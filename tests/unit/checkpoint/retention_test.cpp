@@ -116,9 +116,9 @@ TEST_CASE("no set is removed after the deadline, and the next call goes on") {
 TEST_CASE("rules that mean nothing are refused") {
   CHECK_ERROR(error_of([] { check(Retention{.keep_last = -1}); }), ErrorKind::invalid_argument, "keep_last is -1");
   CHECK_ERROR(error_of([] { check(Retention{.keep_last = 1, .keep_best = -2, .metric = "x"}); }),
-              ErrorKind::invalid_argument, "keep_best -2");
+              ErrorKind::invalid_argument, "keep_best is -2");
   CHECK_ERROR(error_of([] { check(Retention{.keep_last = 1, .keep_best = 2}); }), ErrorKind::invalid_argument,
-              "needs the name of a metric");
+              "needs a metric");
   CHECK_ERROR(error_of([] { sets_to_prune("/no/such/directory", {.keep_last = 1}, {}); }), ErrorKind::invalid_argument,
               "/no/such/directory");
 }

@@ -70,14 +70,16 @@ TEST_CASE("choices are compared, and may have the names of other metadata") {
   const Metadata metadata = stored(kPosition, choices);
   CHECK(checked_position(metadata, {.directory = "out", .choices = choices}).step == 40);
   CHECK_ERROR(error_with(metadata, {.directory = "out", .choices = {{"step", "64"}}}), ErrorKind::invalid_argument,
-              "made with step 128, this run has 64");
+              "made with step = 128, and this run has 64");
   CHECK_ERROR(error_with(metadata, {.directory = "out", .choices = {{"parts", "2"}}}), ErrorKind::invalid_argument,
-              "does not record its parts, this run has 2", "TrainingRunOptions::untold");
+              "does not record the choice 'parts', which is '2' in this run", "TrainingRunOptions::untold");
   CHECK_ERROR(error_with(metadata, {.directory = "out", .choices = {{"parts", "2"}}, .untold = {{"parts", "1"}}}),
-              ErrorKind::invalid_argument, "made with parts 1, this run has 2");
-  CHECK(
-      checked_position(metadata, {.directory = "out", .choices = {{"parts", "1"}}, .untold = {{"parts", "1"}}}).step ==
-      40);
+              ErrorKind::invalid_argument, "made with parts = 1, and this run has 2");
+  std::map<std::string, std::string> more = choices;
+  more["parts"] = "1";
+  CHECK(checked_position(metadata, {.directory = "out", .choices = more, .untold = {{"parts", "1"}}}).step == 40);
+  CHECK_ERROR(error_with(metadata, {.directory = "out", .choices = {{"step", "128"}}}), ErrorKind::invalid_argument,
+              "has the choice 'lr' = '0.1', which this run does not give");
 }
 
 }  // namespace run_metadata_test

@@ -9,7 +9,7 @@
 #include "lockstep/train/checkpoint/save.h"
 #include "lockstep/train/checkpoint/training_run.h"
 #include "lockstep/train/data/distributed_sampler.h"
-#include "lockstep/train/ddp/hooks/power_sgd.h"
+#include "lockstep/train/ddp/comm_hooks/power_sgd.h"
 #include "lockstep/train/optim/zero_redundancy_optimizer.h"
 #include "tests/support/local_groups.h"
 #include "tests/support/temporary_directory.h"

@@ -32,7 +32,7 @@
 #include "lockstep/train/checkpoint/set_writing.h"
 #include "lockstep/train/checkpoint/state_digest.h"
 #include "lockstep/train/data/distributed_sampler.h"
-#include "lockstep/train/ddp/hooks/power_sgd.h"
+#include "lockstep/train/ddp/comm_hooks/power_sgd.h"
 #include "lockstep/train/optim/zero_redundancy_optimizer.h"
 #include "tests/support/captured_log.h"
 #include "tests/support/expect_error.h"
@@ -306,7 +306,7 @@ TEST_CASE("what does not fit is refused on all ranks, and changes nothing") {
                 "cannot create the directory /proc/nowhere");
     CHECK_ERROR(
         error_of([&] { save(folder.path(), trainer.state(), world, {.retention = {.keep_last = 1, .keep_best = 1}}); }),
-        ErrorKind::invalid_argument, "needs the name of a metric");
+        ErrorKind::invalid_argument, "needs a metric");
     world.barrier();  // and the world goes on
   });
 }

@@ -94,7 +94,7 @@ TEST_CASE("a piece is read in parts of any size, and its digest checked with the
   const TemporaryDirectory directory;
   const fs::path set = write_set(directory.path(), {.version = 5, .writers = 1});
   SetReader reader(set);
-  const Piece piece = reader.manifest().tensors.at("weight").pieces[0];
+  const SetPiece piece = reader.manifest().tensors.at("weight").pieces[0];
   for (const std::size_t part : {1, 3, 8, 127, 128}) {
     CAPTURE(part);
     std::vector<std::byte> bytes(128), whole(128);
@@ -146,7 +146,7 @@ TEST_CASE("files that are missing, longer, shorter or empty are named") {
   for (const std::string& other : {bytes + '\0', bytes.substr(0, bytes.size() - 1), std::string()}) {
     replace(file, other);
     CHECK_ERROR(error_of([&] { SetReader(set).check_files(); }), ErrorKind::corrupt_data, part_name(0, 2),
-                fmt::format("it has {} bytes, expected {}", other.size(), bytes.size()));
+                fmt::format("it has {} bytes; expected {}", other.size(), bytes.size()));
     CHECK_FALSE(loads(set, 1));
   }
   fs::remove(file);
@@ -189,7 +189,7 @@ TEST_CASE("a file with a tensor more than the manifest knows is damaged, even if
   Manifest manifest = lockstep::testing::manifest_of(content, {part});
   manifest.tensors.erase("scalar");
   const fs::path set = hidden.publish(serialise(manifest));
-  CHECK_ERROR(verify_error(set), ErrorKind::corrupt_data, part_name(0, 1), "has 3 tensors, the manifest lists 2");
+  CHECK_ERROR(verify_error(set), ErrorKind::corrupt_data, part_name(0, 1), "has 3 tensors, but the manifest lists 2");
 }
 
 // fault: 24

@@ -112,7 +112,7 @@ TEST_CASE("digests of two kinds, or of one that is unknown, are refused") {
               "a piece has an unknown member 'xxh3'");
   const std::size_t end = text.rfind("\"sha256\"");
   CHECK_ERROR(error_with(text.substr(0, end) + "\"md5\":\"0123456789abcdef\"}\n"), ErrorKind::corrupt_data,
-              "its digest has the unknown kind 'md5'; this build reads xxh3 and sha256");
+              "a digest of the unknown kind 'md5'; this build reads xxh3 and sha256");
   CHECK_ERROR(error_with(text.substr(0, end) + "\"sha256\":\"0123456789abcdef\"}\n"), ErrorKind::corrupt_data,
               "unknown kind 'sha256'");
   CHECK_ERROR(error_with(text.substr(0, end - 1) + "}\n"), ErrorKind::corrupt_data, "does not end with its digest");

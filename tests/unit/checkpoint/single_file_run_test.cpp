@@ -8,14 +8,12 @@
 #include <string>
 
 #include "lockstep/train/checkpoint/checkpoint.h"
-#include "lockstep/train/checkpoint/module_state.h"
-#include "lockstep/train/checkpoint/optimizer_state.h"
-#include "lockstep/train/checkpoint/random_state.h"
 #include "lockstep/train/checkpoint/set_directory.h"
 #include "tests/support/captured_log.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/unit/checkpoint/single_file.h"
 #include "tests/unit/checkpoint/training.h"
 
 namespace single_file_run_test {
@@ -23,31 +21,6 @@ namespace single_file_run_test {
 using namespace lockstep;
 using namespace lockstep::internal;
 using namespace lockstep::testing;
-
-namespace {
-
-// As the training of one rank was stored. The first versions wrote less metadata.
-Checkpoint single_file(Training& training, bool is_of_first_version = false) {
-  Checkpoint checkpoint;
-  add_module(checkpoint, *training.model);
-  add_optimizer(checkpoint, training.optimizer);
-  add_random_state(checkpoint);
-  const TrainingPosition& at = training.run.position;
-  checkpoint.metadata.insert(
-      {{"step", std::to_string(at.step)}, {"epoch", std::to_string(at.epoch)}, {"batch", std::to_string(at.batch)}});
-  checkpoint.tensors["loss_so_far"] = at::tensor({at.loss_sum, static_cast<double>(at.samples)}, at::kDouble);
-  if (is_of_first_version) return checkpoint;
-  checkpoint.metadata.insert({{"ranks", "1"},
-                              {"shards", "0"},
-                              {"shards_seed", "0"},
-                              {"shards_step", "0"},
-                              {"threads", "0"},
-                              {"arithmetic", ""},
-                              {"choice.lr", "0.001"}});
-  return checkpoint;
-}
-
-}  // namespace
 
 // feature: H-11
 TEST_CASE("a single file is resumed from, and sets take its place") {
@@ -97,7 +70,7 @@ TEST_CASE("a damaged single file is skipped, and one that is refused changes not
     save_checkpoint(second, single_file(old));
     std::filesystem::resize_file(second, std::filesystem::file_size(second) - 1);
     const CapturedLog log;
-    Training resumed(group, {.directory = folder.path()});
+    Training resumed(group, {.directory = folder.path(), .choices = {{"lr", "0.001"}}});
     CHECK(resumed.run.resume(resumed.ddp, resumed.optimizer).step == 1);
     CHECK(log.text().find("the checkpoint of step 2 is skipped") != std::string::npos);
     std::filesystem::remove(second);
@@ -112,10 +85,10 @@ TEST_CASE("a damaged single file is skipped, and one that is refused changes not
     };
     Checkpoint file = single_file(old);
     file.metadata["choice.lr"] = "0.1";
-    check_refusal(file, ErrorKind::invalid_argument, "made with lr 0.1, this run has 0.001");
+    check_refusal(file, ErrorKind::invalid_argument, "made with lr = 0.1, and this run has 0.001");
     file = single_file(old);
     file.metadata["shards"] = "2";
-    check_refusal(file, ErrorKind::invalid_argument, "number of shards '2', this run has 0");
+    check_refusal(file, ErrorKind::invalid_argument, "number of shards '2', but this run has 0");
     file = single_file(old);
     file.metadata["ranks"] = "x";
     check_refusal(file, ErrorKind::corrupt_data, "ranks");

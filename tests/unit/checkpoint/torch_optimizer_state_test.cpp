@@ -331,8 +331,9 @@ TEST_CASE("what does not fit is refused with all differences, and nothing has ch
   CHECK_ERROR(refused({Dict{{"o", bad}}}, adam, "o"), kind, "the checkpoint's 'o.state.' does not fit the optimizer",
               "different: o.state.0.exp_avg is Float [2] in the checkpoint, Float [2, 3] in the optimizer",
               "different: o.state.0.step is 1.5 in the checkpoint, an integer in the optimizer",
-              "missing in the checkpoint: o.state.1.exp_avg_sq", "missing in the checkpoint: o.state.1.max_exp_avg_sq",
-              "unexpected in the checkpoint: o.state.1.sum", "unexpected in the checkpoint: o.state.7");
+              "missing from the checkpoint: o.state.1.exp_avg_sq",
+              "missing from the checkpoint: o.state.1.max_exp_avg_sq", "unexpected in the checkpoint: o.state.1.sum",
+              "unexpected in the checkpoint: o.state.7");
   write_torch_file(path, {Dict{{"o", good}}});
   load_torch_optimizer(path, adam, "o");
   CHECK(sha256_of(*small.model, adam) == before);
@@ -350,7 +351,7 @@ TEST_CASE("a file of LBFGS cannot make libtorch read beyond its lists") {
   };
   TorchValue bad = good;
   std::get<List>(state(bad, 0, "old_stps").value).pop_back();
-  CHECK_ERROR(refused(bad), ErrorKind::invalid_argument, "missing in the checkpoint: state.0.old_stps.");
+  CHECK_ERROR(refused(bad), ErrorKind::invalid_argument, "missing from the checkpoint: state.0.old_stps.");
   bad = good;
   entry(group(bad), "history_size").value = std::int64_t{1};
   CHECK_ERROR(refused(bad), ErrorKind::invalid_argument, "unexpected in the checkpoint: state.0.old_dirs.1");

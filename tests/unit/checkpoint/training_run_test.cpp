@@ -73,7 +73,7 @@ TEST_CASE("choices that differ among ranks are refused, and so on all what one c
     CHECK_ERROR(error_of([&] {
                   TrainingRun(group, {.directory = folder.path(), .choices = {{"lr", is_first ? "1" : "2"}}});
                 }),
-                ErrorKind::invalid_argument, "rank 0 has lr = 1, rank 1 has lr = 2");
+                ErrorKind::invalid_argument, R"(rank 0 has {"lr":"1"}, rank 1 has {"lr":"2"})");
     CHECK_ERROR(error_of([&] {
                   TrainingRun(group, {.directory = folder.path(), .choices = {{is_first ? "a" : "\xff", "1"}}});
                 }),
@@ -132,7 +132,8 @@ TEST_CASE("choices that cannot be stored are refused before any work is done") {
     CHECK_ERROR(error("x", "\xff"), ErrorKind::invalid_argument, "choices of a TrainingRun cannot be stored",
                 "not UTF-8");
     CHECK_ERROR(error("\xff\xfe", "x"), ErrorKind::invalid_argument, "not UTF-8");
-    CHECK_ERROR(error("x", std::string(65537, 'y')), ErrorKind::invalid_argument, "has 65537 bytes, at most 65536");
+    CHECK_ERROR(error("x", std::string(65537, 'y')), ErrorKind::invalid_argument,
+                "the name or value of 'x' has 65537 bytes; at most 65536");
   });
 }
 

@@ -37,7 +37,7 @@ Engines over_arenas(int ranks) {
 }
 
 Engines over_links(std::vector<std::unique_ptr<Mesh>> meshes, const Topology& topology) {
-  const LinkTuning patient{.tell_all_after = 20s};  // who waits for long takes some for what it says of that
+  const LinkTuning patient{.announce_after = 20s};  // who waits for long takes some for what it says of that
   Engines engines;
   for (auto& mesh : meshes) engines.push_back(std::make_unique<LinkEngine>(std::move(mesh), 1, topology, patient));
   return engines;

@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <vector>
@@ -51,6 +52,42 @@ TEST_CASE("a chunk has elements of every part, of however many ranks") {
   CHECK(elements_of_chunk(16, 1025) == 63);
   CHECK(elements_of_chunk(16, 4096) == 16);
   CHECK(elements_of_chunk(16, 1 << 20) == 1);
+}
+
+// feature: A-18
+TEST_CASE("a group that is split off reduces the tensors of its origin where they lie, also after that has ended") {
+  std::vector<std::unique_ptr<ArenaEngine>> engines;
+  std::vector<Arena*> parts;
+  std::vector<float*> tensors;
+  {
+    const auto wholes = make_local_arenas(3, {.segment_bytes = std::size_t{8} << 20});
+    std::vector<std::shared_ptr<const ArenaHeaps>> heaps;
+    for (const int rank : {2, 0}) {
+      const Arena& whole = *wholes[static_cast<std::size_t>(rank)];
+      heaps.push_back(std::make_shared<const ArenaHeaps>(whole.heaps()->of({2, 0})));
+      tensors.push_back(static_cast<float*>(whole.heap()->allocate(kCount * sizeof(float))));
+      std::fill_n(tensors.back(), kCount, 1.0F + static_cast<float>(rank));
+    }
+    for (auto& arena : make_local_arenas(2, {.segment_bytes = kStagingAreaBytes}, heaps)) {
+      parts.push_back(arena.get());
+      engines.push_back(std::make_unique<ArenaEngine>(std::move(arena)));
+    }
+  }
+  std::uint64_t number = 0;
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    const Segment output{reinterpret_cast<std::byte*>(tensors[rank]), kCount * sizeof(float)};
+    number = engines[rank]->post(
+        {.kind = OpKind::all_reduce, .dtype = DType::f32, .count = kCount, .output = {&output, 1}}, soon());
+    CHECK(parts[rank]->slot(static_cast<int>(rank), number).segments == 1);  // in place
+  }
+  for (int turn = 0; turn < 2; ++turn) {
+    for (auto& engine : engines) engine->poll();
+  }
+  for (std::size_t rank = 0; rank < 2; ++rank) {
+    engines[rank]->wait(number, soon());
+    CHECK(std::all_of(tensors[rank], tensors[rank] + kCount, [](float value) { return value == 4.0F; }));
+    engines[rank]->heap()->deallocate(tensors[rank]);
+  }
 }
 
 TEST_CASE("a rank that finds nonsense tells the others, which do not wait for it any longer") {

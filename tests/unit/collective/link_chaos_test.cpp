@@ -248,7 +248,7 @@ TEST_CASE("a flipped bit in the proof of a handshake is an error on both ranks i
     CHECK(steady_clock().now() - start < 3s);
     REQUIRE(network.connect_errors()[0]);
     REQUIRE(network.connect_errors()[1]);
-    CHECK_ERROR(as_error(network.connect_errors()[0]), ErrorKind::timeout, "ranks 1", "have not connected");
+    CHECK_ERROR(as_error(network.connect_errors()[0]), ErrorKind::timeout, "rank(s) 1 ", "have not connected");
     CHECK(contains(as_error(network.connect_errors()[1]).what(), "cannot connect to rank 0 at "));
   }
 }

@@ -3,11 +3,16 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <future>
+#include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 
+#include "lockstep/comm/collective/announced_calls.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/tcp_meshes.h"
 #include "tests/unit/collective/link_fixture.h"
 
 namespace link_failures_test {
@@ -101,6 +106,85 @@ TEST_CASE("ranks in different collectives all learn of it, with both sides in th
   }
 }
 
+TEST_CASE("a rank that is in no collective when others differ is named by them, and learns of both at its next call") {
+  for (const bool is_tcp : {false, true}) {
+    CAPTURE(is_tcp);
+    Engines engines = make_link_engines(is_tcp ? make_tcp_meshes(3) : make_arena_meshes(3));
+    const auto call = [&](int rank) {
+      Operand operand(40000);
+      Collective collective = all_reduce(operand);
+      if (rank == 1) collective.reduce = ReduceOp::max;
+      engines[static_cast<std::size_t>(rank)]->run(collective, soon());
+    };
+    const auto errors = run_ranks(3, [&](int rank) {
+      if (rank != 2) call(rank);
+    });
+    for (const std::size_t rank : {0, 1}) {
+      CHECK_ERROR(as_error(errors[rank]), ErrorKind::desync,
+                  "ranks are in different collectives: rank " + std::to_string(rank), "all_reduce(sum) #1",
+                  "all_reduce(max) #1", "has not entered a collective");
+    }
+    CHECK_ERROR(error_of([&] { call(2); }), ErrorKind::desync, "all_reduce(sum) #1", "all_reduce(max) #1");
+    CHECK_ERROR(error_of([&] { call(0); }), ErrorKind::desync, as_error(errors[0]).what());
+  }
+}
+
+namespace {
+
+// Calls a function when the engine announces its call, which it does once ranks differ.
+class AnnouncingMesh final : public Mesh {
+ public:
+  AnnouncingMesh(std::unique_ptr<Mesh> mesh, std::function<void()> then) : mesh_(std::move(mesh)), then_(then) {}
+
+  int rank() const override { return mesh_->rank(); }
+  int size() const override { return mesh_->size(); }
+  std::string_view name() const override { return mesh_->name(); }
+  std::size_t send_some(int peer, ByteSpan data) override { return mesh_->send_some(peer, data); }
+  std::size_t recv_some(int peer, MutableByteSpan data) override { return mesh_->recv_some(peer, data); }
+  void wait(std::span<const Interest> interests, Deadline deadline) override { mesh_->wait(interests, deadline); }
+  void wake() noexcept override { mesh_->wake(); }
+  void announce(ByteView bytes) noexcept override {
+    mesh_->announce(bytes);
+    then_();
+  }
+  std::optional<Announcement> take_announcement() override { return mesh_->take_announcement(); }
+  void abort(const Error& error) noexcept override { mesh_->abort(error); }
+
+ private:
+  const std::unique_ptr<Mesh> mesh_;
+  const std::function<void()> then_;
+};
+
+Signature of_barrier(int generation) {
+  Signature signature = signature_of({.kind = OpKind::barrier}, 1, generation);
+  signature.check = check_of(signature);
+  return signature;
+}
+
+}  // namespace
+
+TEST_CASE("what a rank announced before another one ended the group is known, and no rank is accused") {
+  for (const bool has_announced : {true, false}) {
+    CAPTURE(has_announced);
+    auto meshes = make_tcp_meshes(3);
+    const Signature barrier = of_barrier(7);
+    REQUIRE(meshes[1]->send_some(0, std::as_bytes(std::span(&barrier, 1))) == sizeof barrier);
+    const auto end = [&] {
+      const CallSide call{.rank = 2, .who = {}, .signature = barrier};
+      if (has_announced) meshes[2]->announce(encode_calls({&call, 1}));
+      meshes[2]->abort(Error(ErrorKind::aborted, "rank 2 has had enough", {.rank = 2, .peer = 2}));
+    };
+    LinkEngine engine(std::make_unique<AnnouncingMesh>(std::move(meshes[0]), end), 7);
+    Operand operand(40000);
+    const Error error = error_of([&] { engine.run(all_reduce(operand), soon()); });
+    CHECK_ERROR(error, ErrorKind::desync, "rank 0 in all_reduce(sum) #1", "rank 1 in barrier #1",
+                has_announced
+                    ? "with rank 1: 2"
+                    : "rank 2 had announced no call when the group ended; it ended by: rank 2 has had enough");
+    CHECK_FALSE(contains(error.what(), "has not entered a collective"));
+  }
+}
+
 TEST_CASE("ranks with different roots learn of it") {
   Engines engines = make_link_engines(make_arena_meshes(2));
   const auto errors = run_ranks(2, [&](int rank) {
@@ -155,6 +239,17 @@ TEST_CASE("a timeout names the ranks that did not come, the collective and the t
     CHECK(error.detail().operation == "all_reduce");
     CHECK(error.detail().elapsed_seconds >= 0.1);  // the deadline began before the call
     CHECK(error.detail().elapsed_seconds < 10);
+  }
+}
+
+TEST_CASE("a rank that enters a collective after another one's deadline learns who waited for it") {
+  for (const bool is_tcp : {false, true}) {
+    CAPTURE(is_tcp);
+    Engines engines = make_link_engines(is_tcp ? make_tcp_meshes(2) : make_arena_meshes(2));
+    CHECK_ERROR(error_of([&] { engines[0]->run({.kind = OpKind::barrier}, Deadline::after(0ms)); }), ErrorKind::timeout,
+                "rank 1", "has not entered it");
+    const Error error = error_of([&] { engines[1]->run({.kind = OpKind::barrier}, soon()); });
+    CHECK_ERROR(error, ErrorKind::timeout, "rank 0", " timed out after ", ", missing: rank 1");
   }
 }
 

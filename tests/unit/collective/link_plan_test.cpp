@@ -25,13 +25,13 @@ Collective make(OpKind kind, std::uint64_t count, int root) {
 
 ReductionPlan reduction(const Collective& c, int rank, const Topology& topology) {
   ReductionPlan plan;
-  plan_reduction(c, rank, topology, kTuning, plan);
+  plan_reduction(c, rank, topology, route_of(c, topology, kTuning), kTuning, plan);
   return plan;
 }
 
 LinkPlan link(const Collective& c, int rank, const Topology& topology, int peer) {
   LinkPlan plan;
-  plan_link(c, rank, topology, peer, kTuning, plan);
+  plan_link(c, rank, topology, peer, route_of(c, topology, kTuning), kTuning, plan);
   return plan;
 }
 

@@ -26,13 +26,13 @@ namespace {
 constexpr LinkTuning kInTrees{.small_bytes = 2048,
                               .tree_ranks = 2,
                               .tree_lone_ranks = 2,
-                              .tell_all_after = 20ms,
+                              .announce_after = 20ms,
                               .chunk_bytes = 1024,
                               .window_chunks = 2};
 // Whoever has to wait shows itself to all at once.
 constexpr LinkTuning kTalkative = [] {
   LinkTuning tuning = kInTrees;
-  tuning.tell_all_after = 0ms;
+  tuning.announce_after = 0ms;
   return tuning;
 }();
 
@@ -101,7 +101,7 @@ TEST_CASE("in a group of many ranks a small collective takes few messages, by de
     meshes.push_back(std::make_unique<CountingMesh>(std::move(mesh), sent[rank]));
   }
   LinkTuning patient;
-  patient.tell_all_after = 20s;
+  patient.announce_after = 20s;
   Engines engines = make_trees(std::move(meshes), 4, patient);
   std::mt19937 random(2);
   CHECK(run_row(engines, {.count = 100}, 1, random) == "");
@@ -171,7 +171,7 @@ TEST_CASE("ranks that do not come are named on every rank, and no others are") {
 
 TEST_CASE("a deadline that is shorter than the patience of a tree still names who is missing") {
   LinkTuning patient = kInTrees;
-  patient.tell_all_after = 10s;
+  patient.announce_after = 10s;
   Engines engines = make_trees(make_arena_meshes(6), 2, patient);
   const auto errors = run_ranks(6, [&](int rank) {
     if (rank != 3) barrier(*engines[static_cast<std::size_t>(rank)], 300ms);

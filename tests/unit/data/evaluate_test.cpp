@@ -127,11 +127,12 @@ TEST_CASE("ranks that would leave out samples, or count some twice, are refused 
                   ErrorKind::invalid_argument, "evaluate: " + text);
     };
     check_refused(100, {.batch_size = is_other ? 70U : 60U},
-                  "ranks differ in batch_size: from 60 to 70, here " + std::string(is_other ? "70" : "60"));
+                  "ranks differ in batch_size: from 60 to 70, on this rank " + std::string(is_other ? "70" : "60"));
     check_refused(is_other ? 99 : 100, {.batch_size = 60}, "ranks differ in samples of the data set: from 99 to 100");
     check_refused(is_other ? 0 : 9, {}, is_other ? "the data set has no samples" : "another rank rejected");
     check_refused(9, {.drop_last = is_other}, is_other ? "drop_last leaves out samples" : "another rank rejected");
-    check_refused(9, {.batch_size = is_other ? 0U : 1U}, is_other ? "batch_size is 0" : "another rank rejected");
+    check_refused(9, {.batch_size = is_other ? 0U : 1U},
+                  is_other ? "batch_size is 0; give 1 or more" : "another rank rejected");
     CHECK(evaluate(model, Lines(), group, {.batch_size = 2}, error_and_one)[1] == 1);  // the group goes on
   });
 }
@@ -261,7 +262,7 @@ TEST_CASE("a model is afterwards in the mode that it was in, also if its evaluat
     CHECK_ERROR(error_of([&] { evaluate(model, Lines(), group, {.first_batch = 1}, error_and_one); }),
                 ErrorKind::invalid_argument, "evaluate: first_batch leaves out samples");
     CHECK_ERROR(error_of([&] { evaluate(model, Lines(), group, {.batch_size = 0}, error_and_one); }),
-                ErrorKind::invalid_argument, "evaluate: batch_size is 0");
+                ErrorKind::invalid_argument, "evaluate: batch_size is 0; give 1 or more");
     CHECK_ERROR(error_of([&] { evaluate(model, Lines{0}, group, {}, error_and_one); }), ErrorKind::invalid_argument,
                 "evaluate: the data set has no samples");
   });

@@ -50,7 +50,7 @@ TEST_CASE("a batch is the chosen images, scaled and normalised as torchvision do
   const auto dataset = FashionMnist::load(directory.path(), FashionMnist::Split::train);
   CHECK(dataset.size() == 12);
   const std::vector<std::int64_t> indices = {11, 3, 3, 0};
-  const Batch batch = dataset.get_batch(indices);
+  const FashionMnist::Batch batch = dataset.get_batch(indices);
   CHECK(batch.data.sizes().vec() == std::vector<std::int64_t>{4, 1, 28, 28});
   CHECK((batch.data.scalar_type() == at::kFloat));
   CHECK((batch.target.scalar_type() == at::kLong));

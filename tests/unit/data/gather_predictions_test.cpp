@@ -75,9 +75,9 @@ TEST_CASE("samplers that are not of this group, or differ, are an error on all r
     };
     const int rank = group.rank();
     CHECK_ERROR(error({20, 2, rank % 2}), ErrorKind::invalid_argument,
-                "rank 2 has a sampler for 2 ranks, in a group of 4, made for rank 0 instead of its own");
+                "rank 2 has a sampler for 2 ranks, in a group of 4, made for rank 0, not for rank 2");
     CHECK_ERROR(error({20, 4, 0}), ErrorKind::invalid_argument, "rank 1 has a sampler for 4 ranks",
-                "made for rank 0 instead of its own");
+                "made for rank 0, not for rank 1");
     const auto with = [&](const SamplerOptions& options) {
       return error({20, 4, rank, rank == 3 ? options : SamplerOptions()});
     };
@@ -96,7 +96,7 @@ TEST_CASE("samplers that are not of this group, or differ, are an error on all r
   run_group_or_throw(1, Over::arena, [](const ProcessGroup& group) {
     DistributedSampler half(20, 2, 0);
     CHECK_ERROR(error_of([&] { gather_predictions(group, half, at::ones({10})); }), ErrorKind::invalid_argument,
-                "every rank has a sampler for 2 ranks, the group has 1");
+                "every rank has a sampler for 2 ranks, but the group has 1");
   });
 }
 

@@ -156,7 +156,7 @@ TEST_CASE("a buffer of another size is refused") {
   IdxFile file(directory / "labels", {});
   std::string bytes(5, '\0');
   CHECK_ERROR(error_of([&] { file.read(std::as_writable_bytes(std::span(bytes))); }), ErrorKind::invalid_argument,
-              "5 bytes for 4");
+              "5 bytes, but the data has 4");
 }
 
 }  // namespace idx_file_test

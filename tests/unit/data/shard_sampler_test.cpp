@@ -124,9 +124,10 @@ TEST_CASE("a shard sampler that cannot work is refused") {
   const auto text = [](int replicas, int rank, const ShardSamplerOptions& options) {
     return std::string(error_of([&] { ShardSampler(10, replicas, rank, options); }).what());
   };
-  CHECK(text(4, 0, {.shards = 6}) == "shard sampler: 6 shards cannot be divided among 4 ranks; use a multiple of 4");
+  CHECK(text(4, 0, {.shards = 6}) ==
+        "shard sampler: shards is 6; for 4 ranks it must be 0 or a positive multiple of 4");
   CHECK(text(2, 2, {.shards = 4}) == "shard sampler: there is no rank 2 of 2");
-  CHECK(text(2, 0, {.shards = 4, .batch_size = 0}) == "shard sampler: batch_size is 0");
+  CHECK(text(2, 0, {.shards = 4, .batch_size = 0}) == "shard sampler: batch_size is 0; give 1 or more");
 }
 
 }  // namespace shard_sampler_test

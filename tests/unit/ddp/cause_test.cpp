@@ -15,8 +15,8 @@
 #include "lockstep/base/clock.h"
 #include "lockstep/base/error.h"
 #include "lockstep/comm/group/world.h"
+#include "lockstep/train/ddp/comm_hooks/default_hooks.h"
 #include "lockstep/train/ddp/distributed_data_parallel.h"
-#include "lockstep/train/ddp/hooks/default_hooks.h"
 #include "lockstep/train/ddp/uneven_inputs/join.h"
 #include "tests/support/expect_error.h"
 #include "tests/unit/ddp/models.h"
@@ -272,7 +272,7 @@ TEST_CASE("after a hook's result has failed the next backward tells why, whoever
 TEST_CASE("a wrapper without a module is refused") {
   const auto groups = local_groups(1, Over::arena, {});
   CHECK_ERROR(error_of([&] { DistributedDataParallel ddp(std::shared_ptr<CarefulImpl>(), groups[0]); }),
-              ErrorKind::invalid_argument, "there is no module");
+              ErrorKind::invalid_argument, "the module is null");
 }
 
 TEST_CASE("an exception that has been survived is not blamed for a later one") {

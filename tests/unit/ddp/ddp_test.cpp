@@ -319,7 +319,7 @@ TEST_CASE("the wrapped module stays itself") {
     broken[10].first = "lost.bias";
     CHECK_THROWS_WITH_AS(target.load_state_dict(broken), doctest::Contains("different: first.weight is Float [3]"),
                          Error);
-    CHECK_THROWS_WITH_AS(target.load_state_dict(broken), doctest::Contains("missing in the state: last.bias"), Error);
+    CHECK_THROWS_WITH_AS(target.load_state_dict(broken), doctest::Contains("missing from the state: last.bias"), Error);
     CHECK_THROWS_WITH_AS(target.load_state_dict(broken), doctest::Contains("unexpected in the state: lost.bias"),
                          Error);
   });

@@ -205,7 +205,8 @@ TEST_CASE("a static graph that changes is refused on all ranks, by parameter") {
   });
   for (const auto& error : errors) {
     REQUIRE(error);
-    CHECK_THROWS_WITH_AS(std::rethrow_exception(error), doctest::Contains("got 3 gradients in this backward"), Error);
+    CHECK_THROWS_WITH_AS(std::rethrow_exception(error), doctest::Contains("got 3 gradients in this backward pass"),
+                         Error);
   }
 }
 
@@ -339,7 +340,7 @@ TEST_CASE("options that make no sense are refused" * on_host()) {
       CHECK_THROWS_WITH_AS(DistributedDataParallel(model, group, options), doctest::Contains(text), Error);
     };
     refused({.bucket_cap_mb = 1, .bucket_cap_mb_list = {1, 2}}, "both set");
-    refused({.bucket_cap_mb = -1}, "a bucket cap of -1");
+    refused({.bucket_cap_mb = -1}, "a bucket cap is -1");
     refused({.skip_all_reduce_unused_params = true}, "needs find_unused_parameters");
     refused({.delay_all_reduce_named_params = {"left.wait"}}, "names left.wait, which the module does not have");
     refused({.ignored = {"lef.weight"}}, "ignored names lef.weight");
@@ -347,7 +348,7 @@ TEST_CASE("options that make no sense are refused" * on_host()) {
     refused({.device_ids = {0, 1}}, "device_ids has 2 entries");
     refused({.device_ids = {0}}, "this one lies on the CPU");
     refused({.output_device = 1}, "Leave them unset");
-    refused({.mixed_precision = {.param_dtype = at::kInt}}, "names the type Int, which is not a floating type");
+    refused({.mixed_precision = {.param_dtype = at::kInt}}, "names the type Int, which is not a floating-point type");
     struct OddImpl : torch::nn::Module {
       OddImpl(const at::Tensor& parameter, const at::Tensor& buffer) {
         register_parameter("parameter", parameter);

@@ -10,10 +10,10 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/observe/backward_name.h"
-#include "lockstep/train/ddp/hooks/default_hooks.h"
-#include "lockstep/train/ddp/hooks/low_rank.h"
-#include "lockstep/train/ddp/hooks/power_sgd.h"
-#include "lockstep/train/ddp/hooks/quantization_hooks.h"
+#include "lockstep/train/ddp/comm_hooks/default_hooks.h"
+#include "lockstep/train/ddp/comm_hooks/low_rank.h"
+#include "lockstep/train/ddp/comm_hooks/power_sgd.h"
+#include "lockstep/train/ddp/comm_hooks/quantization_hooks.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"
 
@@ -163,8 +163,9 @@ TEST_CASE("a PowerSgd that serves one wrapper is refused by another") {
     const CommHook hook = PowerSgd(kSoon).hook();
     pass_plain_iterations(hook, group);
     GradBucket others(0, true, at::zeros({1}), {at::zeros({1})}, {"p"}, 0, 2);
-    CHECK_ERROR(error_of([&] { (void)hook(others, group); }), ErrorKind::invalid_argument,
-                "this PowerSgd already belongs to another DistributedDataParallel; give each wrapper its own");
+    CHECK_ERROR(
+        error_of([&] { (void)hook(others, group); }), ErrorKind::invalid_argument,
+        "this PowerSgd already belongs to another DistributedDataParallel; make a separate one for each wrapper");
   });
 }
 
@@ -464,7 +465,7 @@ TEST_CASE("an invalid state is refused, and changes nothing") {
   CHECK(contains(refused(), "power_sgd.errors is not an entry of a saved state"));
   state.erase("power_sgd.errors");
   state.erase("power_sgd.next_report");
-  CHECK(contains(refused(), "the tensors contain no complete saved state with the prefix power_sgd."));
+  CHECK(contains(refused(), "the tensors with the prefix 'power_sgd.' are not a complete saved state"));
   CHECK(power_sgd.state().at("power_sgd.iteration").item<std::int64_t>() == 0);
 }
 

@@ -103,8 +103,9 @@ TEST_CASE("where the repeated batch's outputs cannot be seen, such a backward is
   for (const auto& error : sum_of_losses<Opaque>(kCounts[0], Over::arena)) {
     REQUIRE(error);
     const std::string text = error_of([&] { std::rethrow_exception(error); }).what();
-    CHECK(contains(text, "on rank 1 a backward goes through a batch of this rank and through one that it repeats"));
-    CHECK(contains(text, "run a separate backward for each batch"));
+    CHECK(
+        contains(text, "on rank 1 a backward pass goes through a batch of this rank and through one that it repeats"));
+    CHECK(contains(text, "run a separate backward pass for each batch"));
   }
 }
 

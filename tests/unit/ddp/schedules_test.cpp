@@ -193,7 +193,8 @@ TEST_CASE("a backward that passes by the wrapper's forward is an error, since no
   for (const auto& error : errors) {
     REQUIRE(error);
     CHECK_THROWS_WITH_AS(std::rethrow_exception(error),
-                         doctest::Contains("without going through the last forward of DistributedDataParallel"), Error);
+                         doctest::Contains("without going through the last forward pass of DistributedDataParallel"),
+                         Error);
   }
 }
 
@@ -248,7 +249,7 @@ TEST_CASE("a rank that leaves out a backward, or makes one more, is told at the 
     for (const auto& error : errors) {
       REQUIRE(error != nullptr);
       const std::string text = error_of([&] { std::rethrow_exception(error); }).what();
-      CHECK(text.find("a rank has skipped a backward through ddp(...), or has made an extra one") != std::string::npos);
+      CHECK(text.find("a rank skipped a backward pass through ddp(...), ran an extra one") != std::string::npos);
       CHECK(text.find("of backward 2") != std::string::npos);
     }
   };

@@ -305,8 +305,8 @@ TEST_CASE("a backward that fails leaves nothing behind if its callback goes on")
   for (const Does what : {Does::fail_and_train, Does::train_and_fail}) {
     for (const auto& error : run_group(2, Over::arena, [&](const ProcessGroup& group) { with(group, what); })) {
       const std::string text = error_of([&] { std::rethrow_exception(error); }).what();
-      CHECK(contains(text, "lockstep mode: a backward of shard "));
-      CHECK(contains(text, " failed, its callback went on, and its partial gradients were added to those of other"));
+      CHECK(contains(text, "lockstep mode: a backward pass of shard "));
+      CHECK(contains(text, " failed, its callback continued, and its partial gradients were added to those of other"));
     }
   }
 }
@@ -372,8 +372,9 @@ TEST_CASE("a joined rank and a step under no_sync() are refused; no_sync() in a 
     DistributedDataParallel ddp(model, group, kLockstep);
     {
       const auto guard = ddp.no_sync();
-      CHECK(contains(error_of([&] { ddp.for_each_shard([](const Shard&) { return 0.0; }); }).what(),
-                     "for_each_shard() under no_sync(); to accumulate gradients make several backwards"));
+      CHECK(contains(
+          error_of([&] { ddp.for_each_shard([](const Shard&) { return 0.0; }); }).what(),
+          "for_each_shard() cannot be called under no_sync(); to accumulate gradients, run several backward passes"));
     }
     Tensors found;
     for (const bool quiet : {true, false}) {

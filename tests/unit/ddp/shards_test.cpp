@@ -361,7 +361,8 @@ TEST_CASE("what cannot work is refused on all ranks") {
   const auto shards = [](int count) { return [count](int) { return LockstepMode{.shards = count}; }; };
   CHECK(refusal(2, shards(6)) == "lockstep mode: the number of shards is 6; it has to be a power of two");
   CHECK(refusal(2, shards(-4)) == "lockstep mode: the number of shards is -4; it has to be a power of two");
-  CHECK(refusal(4, shards(2)) == "lockstep mode: 2 shards are too few for 4 ranks");
+  CHECK(refusal(4, shards(2)) ==
+        "lockstep mode: 2 shards are too few for 4 ranks; use at least as many shards as ranks");
   CHECK(refusal(3, shards(8)) == "lockstep mode: the number of ranks is 3; it has to be a power of two");
   CHECK(refusal(2, [](int rank) { return LockstepMode{.shards = 2 << rank, .seed = 9}; }) ==
         "lockstep mode: rank 0 has 2 shards, seed 9 and threads 1, rank 1 has 4 shards, seed 9 and threads 1");
@@ -471,11 +472,12 @@ TEST_CASE("training outside of for_each_shard is refused; so is for_each_shard w
     CHECK(contains(error_of([&] { plain.for_each_shard([](const Shard&) { return 0.0; }); }).what(),
                    "lockstep mode is off; set .lockstep"));
     DistributedDataParallel ddp(model, group, kLockstep);
-    CHECK(contains(
-        error_of([&] {
-          ddp(wave({6, 20}, 0));
-        }).what(),
-        "lockstep mode: a forward in training outside of for_each_shard(), so its gradients would not be averaged"));
+    CHECK(
+        contains(error_of([&] {
+                   ddp(wave({6, 20}, 0));
+                 }).what(),
+                 "lockstep mode: a forward pass in training mode was run outside of for_each_shard(), so its gradients "
+                 "would not be averaged"));
     ddp.eval();
     CHECK(ddp(wave({6, 20}, 0)).size(1) == 5);
     ddp.train();
@@ -527,7 +529,8 @@ TEST_CASE("a state of other shards or another seed is refused, and ranks at diff
     DistributedDataParallel ddp(Mlp(), group, kLockstep);
     CHECK(std::string(
               error_of([&] { ddp.load_lockstep_state({.step = 3, .shards = 4, .seed = 7, .threads = 1}); }).what()) ==
-          "lockstep mode: the state is of a run with 4 shards and seed 7, this one has 8 shards and seed 7");
+          "lockstep mode: the state is of a run with 4 shards and seed 7, but this one has 8 shards and seed 7; use "
+          "the same values");
     LockstepState state = ddp.lockstep_state();
     state.step = 12;
     state.threads += 1;  // which is only warned of, and so are these

@@ -59,7 +59,7 @@ TEST_CASE("a rank that is 200 ms late is told with 200 ms, and with the part tha
   const auto told = change_of_straggler(report, {}, {"a", "a", "b", "b"});
   REQUIRE(told);
   CHECK(*told ==
-        "rank 2 (host b) holds up the others: it came last in 100 % of the last 20 steps, on average 200.00 ms later "
+        "rank 2 (host b) delays the others: it was last in 100 % of the last 20 steps, on average 200.00 ms later "
         "than the others, in steps of 261.00 ms; it spends 210.00 ms a step on data, the others 10.00 ms");
 }
 

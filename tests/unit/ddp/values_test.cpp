@@ -15,8 +15,8 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/train/ddp/checks/all_finite.h"
+#include "lockstep/train/ddp/comm_hooks/default_hooks.h"
 #include "lockstep/train/ddp/distributed_data_parallel.h"
-#include "lockstep/train/ddp/hooks/default_hooks.h"
 #include "tests/support/captured_log.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_worlds.h"
@@ -180,7 +180,7 @@ TEST_CASE("parameters that drift apart are named in lockstep mode too" * on_host
   });
   for (const auto& error : errors) {
     const std::string text = text_of(error);
-    CHECK(text.find("after 4 backwards") != std::string::npos);
+    CHECK(text.find("after 4 backward passes") != std::string::npos);
     CHECK(text.find("right.bias, where rank 0 has other values than rank 1") != std::string::npos);
   }
 }
@@ -263,7 +263,7 @@ std::vector<std::string> texts_of_drift(int ranks, const DdpOptions& options, bo
   });
   for (const auto& error : errors) {
     texts.push_back(text_of(error));
-    CHECK(texts.back().find("after 4 backwards") != std::string::npos);
+    CHECK(texts.back().find("after 4 backward passes") != std::string::npos);
     CHECK(texts.back().find("right.bias, where rank 0 has other values than rank 1") != std::string::npos);
   }
   return texts;
@@ -297,17 +297,17 @@ TEST_CASE("who trains the module and not the wrapper is warned, and the differen
     for (int i = 0; i < 2; ++i) step(model);
     if (group.rank() == 0) CHECK(log.text().empty());  // which alone warns, maybe before another one is here
     step(model);
-    if (group.rank() == 0) CHECK(contains(log.text(), "no backward so far went through ddp(...)"));
+    if (group.rank() == 0) CHECK(contains(log.text(), "no backward pass so far went through ddp(...)"));
     for (int i = 0; i < 9; ++i) step(model);
     CHECK_ERROR(error_of([&] { ddp.compare_parameters(group); }), ErrorKind::desync,
-                "after 0 backwards through ddp(...) the parameters differ", "averages nothing");
+                "after 0 backward passes through ddp(...) the parameters differ", "averages nothing");
     {
       const at::NoGradGuard no_grad;
       equal.parameters()[0][0] += group.rank();
     }
     equal.compare_parameters(group);  // they may differ
   });
-  CHECK(log.text().find("no backward so far") == log.text().rfind("no backward so far"));
+  CHECK(log.text().find("no backward pass so far") == log.text().rfind("no backward pass so far"));
 }
 
 TEST_CASE("parameters are compared among those who ask, whatever the groups of their wrappers" * on_host()) {
@@ -351,7 +351,7 @@ TEST_CASE("a module that is used beside its wrapper is nothing to warn of") {
     for (int i = 0; i < 9; ++i) model(x, true).sum().backward();
     ddp.compare_parameters(group);
   });
-  CHECK(log.text().find("no backward so far") == std::string::npos);
+  CHECK(log.text().find("no backward pass so far") == std::string::npos);
 }
 
 TEST_CASE("sparse gradients are gathered and averaged, also if a rank has none" * on_host()) {
@@ -490,7 +490,7 @@ TEST_CASE("a communication hook sees every bucket once a backward, and its resul
                            doctest::Contains("registered already"), Error);
       CHECK_THROWS_WITH_AS(
           reference.register_comm_hook([](GradBucket&, const ProcessGroup&) -> BucketResult { return {}; }),
-          doctest::Contains("comes after 2 backwards"), Error);
+          doctest::Contains("was called after 2 backward passes"), Error);
       CHECK_THROWS_WITH_AS(reference.register_comm_hook({}), doctest::Contains("empty hook"), Error);
     });
   }

@@ -277,7 +277,7 @@ TEST_CASE("a sparse gradient of unknown weight is refused like a dense one" * on
   for (const auto& error : errors) {
     REQUIRE(error);
     CHECK(contains(error_of([&] { std::rethrow_exception(error); }).what(),
-                   "was left by a backward outside DistributedDataParallel"));
+                   "was left by a backward pass outside DistributedDataParallel"));
   }
 }
 

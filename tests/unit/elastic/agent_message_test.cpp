@@ -135,7 +135,8 @@ TEST_CASE("what ranks do while nothing moves is read as it was written") {
   CHECK(read.sight.cpu == doctest::Approx(0.25));
   CHECK(read.sight.state == 'T');
   CHECK(read.sight.is_progress);
-  CHECK(through_wire(HostStands{2, true, 1500}).still_ms == 1500);
+  CHECK(through_wire(HostStands{2, true, 1500, 7}).now_ns == 1500);
+  CHECK(through_wire(HostStands{2, true, 1500, 7}).last_event_ns == 7);
   CHECK(through_wire(TellStacks{{3, 1}}).first == std::vector<int>{3, 1});
   CHECK(through_wire(RankStack{2, 3, {"SIGSEGV in its main thread:", "  #0 f()"}}).lines.size() == 2);
 }

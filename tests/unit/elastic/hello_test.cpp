@@ -16,7 +16,7 @@ Hello hello(const std::string& host, std::vector<std::string> arguments, const s
   AgentOptions options;
   options.version = "1.0";
   options.rdzv_id = rdzv_id;
-  options.most = 2;
+  options.machine.most = 2;
   options.program = "train";
   options.arguments = std::move(arguments);
   options.master_port = 4711;
@@ -43,7 +43,7 @@ TEST_CASE("the same command is of one job") {
 TEST_CASE("other arguments are another job, which is told the first difference and what to do") {
   const std::string text = why({"--lr", "0.2"}, {"--lr", "0.1"});
   CHECK(has(text, "its program has '0.2' as argument 2, and that on the first host a has '0.1' as argument 2"));
-  CHECK(has(text, "give it another --rdzv-id"));
+  CHECK(has(text, "give it a different --rdzv-id"));
   CHECK(has(text, "give all of its hosts the same --rdzv-id"));
   CHECK(has(why({"a", "b"}, {"a"}), "has 'b' as argument 2, and that on the first host a has no argument 2"));
   CHECK(has(why({}, {"a"}), "has no argument 1"));

@@ -63,8 +63,8 @@ class Job {
     stands.sight.is_progress = computes_ && host == 1;
     stands.sight.state = 'S';
     hang_.hear(entry, stands, now_);
-    const Duration still = now_ - still_since_ - delay_;
-    hang_.hear(entry, HostStands{generation_, still >= 10s, static_cast<int>(still / 1ms)}, now_);
+    const std::int64_t sent_ns = (now_ - delay_).time_since_epoch().count() + skew;
+    hang_.hear(entry, HostStands{generation_, now_ - still_since_ >= 10s, sent_ns, record.started_ns}, now_);
   }
 
   TimePoint now_{1000s};
@@ -81,13 +81,13 @@ TEST_CASE("hosts that do not move are told of together, and the job is ended at 
   const auto [told, after] = job.next();
   CHECK(after == 60s);
   REQUIRE(told.lines.size() == 3);
-  CHECK(told.lines[0] == "nothing has moved for 60 s: rank 0 waits in barrier #4 (group world) for rank 1");
+  CHECK(told.lines[0] == "the job has made no progress for 60 s: rank 0 waits in barrier #4 (group world) for rank 1");
   CHECK(told.lines[1] == "  rank 0 (host a, pid 100): in barrier #4 (group world) for 60 s; sleeping");
   CHECK(told.stacks_first_of == std::vector<int>{1});
   const auto [end, end_after] = job.next();
   CHECK(end_after == 100s);
   CHECK(end.blamed == 1);
-  CHECK(end.verdict == "nothing moved for 100 s: rank 0 waits in barrier #4 (group world) for rank 1");
+  CHECK(end.verdict == "no progress for 100 s: rank 0 waits in barrier #4 (group world) for rank 1");
 }
 
 TEST_CASE("reports that are late by different times do not begin the wait anew") {
@@ -139,7 +139,7 @@ TEST_CASE("ranks that cannot be are left out") {
   RankStands stands;
   stands.sight.place.rank = 7;
   hang.hear({.number = 1, .name = "b"}, stands, TimePoint(1001s));
-  hang.hear({.number = 1, .name = "b"}, HostStands{0, true, 60'000}, TimePoint(1001s));
+  hang.hear({.number = 1, .name = "b"}, HostStands{0, true, 61'000'000'000, 1'000'000'000}, TimePoint(1001s));
   CHECK(hang.look({1}, TimePoint(1002s)).lines.empty());
 }
 

@@ -103,7 +103,7 @@ TEST_CASE("nobody comes") {
   stage.come(0);
   stage.now += 60s;
   CHECK(stage.orders() == Kinds{Kind::finish});
-  CHECK(stage.machine.result().exit_code == JobMachine::kNobodyCame);
+  CHECK(stage.machine.result().exit_code == kRendezvousExitCode);
 }
 
 TEST_CASE("a failure ends the others, and uses a restart") {
@@ -169,7 +169,7 @@ TEST_CASE("too few are left") {
   stage.orders();
   stage.end_host(0, 1, true);
   CHECK(stage.orders() == Kinds{Kind::report, Kind::finish});
-  CHECK(stage.machine.result().exit_code == JobMachine::kNobodyCame);
+  CHECK(stage.machine.result().exit_code == kRendezvousExitCode);
 }
 
 TEST_CASE("who comes late is taken in; who is one too many waits") {
@@ -295,8 +295,8 @@ TEST_CASE("two hosts that do not reach each other are named where neither can be
   lose(stage, 0, 2);
   CHECK(stage.orders() == Kinds{Kind::report, Kind::finish});
   CHECK(stage.machine.outcome().apart ==
-        "hosts h2 and h1 do not reach each other (ranks 2 and 1 have lost each other, and the first host reaches "
-        "both): check routes and firewalls between them");
+        "hosts h2 and h1 cannot reach each other (ranks 2 and 1 lost their connection to each other, but the first "
+        "host reaches both): check routes and firewalls between them");
 }
 
 TEST_CASE("of two hosts that do not reach each other one is kept out until they do") {

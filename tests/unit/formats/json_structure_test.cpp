@@ -1,8 +1,8 @@
-#include "lockstep/formats/json_structure.h"
+#include "lockstep/formats/safetensors/json_structure.h"
 
 #include <doctest/doctest.h>
 
-#include "lockstep/formats/safetensors_header.h"
+#include "lockstep/formats/safetensors/safetensors_header.h"
 
 namespace json_structure_test {
 

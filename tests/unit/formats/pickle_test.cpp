@@ -155,17 +155,17 @@ std::vector<HostilePickle> tensors() {
   const std::string four = storage("0", 4);
   const std::string many = "(" + times(65, "K\1") + "t";
   return {
-      {"a negative dimension", tensor(four, 0, numbers({0xffffffff}), numbers({1})), "dimension of -1"},
-      {"a negative stride", tensor(four, 0, numbers({2}), numbers({0xffffffff})), "dimension of -1"},
-      {"a negative offset", tensor(four, 0xffffffff, numbers({2}), numbers({1})), "begins at element -1"},
+      {"a negative dimension", tensor(four, 0, numbers({0xffffffff}), numbers({1})), "invalid dimension -1"},
+      {"a negative stride", tensor(four, 0, numbers({2}), numbers({0xffffffff})), "invalid dimension -1"},
+      {"a negative offset", tensor(four, 0xffffffff, numbers({2}), numbers({1})), "begins at the invalid offset -1"},
       {"more strides than dimensions", tensor(four, 0, numbers({2}), numbers({1, 1})),
        "different numbers of dimensions and strides"},
       {"65 dimensions", tensor(four, 0, many, many), "the limit is 64"},
       {"a shape of texts", tensor(four, 0, "(" + text("2") + "t", numbers({1})), "is a str, not an int"},
       {"a storage of texts", tensor(text("0"), 0, numbers({2}), numbers({1})), "is a str, not a storage"},
       {"a negative storage", storage("0", 0xffffffff), "the size of a storage is -1"},
-      {"no storage", "(" + text("module") + "NNNNtQ", "not that of a storage"},
-      {"a short id", text("storage") + "\x85Q", "not that of a storage"},
+      {"no storage", "(" + text("module") + "NNNNtQ", "does not name a storage"},
+      {"a short id", text("storage") + "\x85Q", "does not name a storage"},
       {"an id that is a str", text("0") + "Q", "is a str, not a tuple"},
       {"no type of storages", "(" + text("storage") + global("torch", "float32") + text("0") + text("cpu") + "K\1tQ",
        "not a storage type"},
@@ -181,7 +181,7 @@ std::vector<HostilePickle> tensors() {
       {"a part of a storage before it",
        "(" + text("storage") + global("torch", "FloatStorage") + text("0") + text("cpu") + "K\4(" + text("1") +
            integer(0xffffffff) + "K\1ttQ",
-       "the begin of a part of a storage is -1"},
+       "the offset of the view of a storage is -1"},
       {"a parameter of a str", global("torch._utils", "_rebuild_parameter") + "(" + text("x") + "\x88Nt" + "R",
        "is a str, not a tensor"},
       {"a tensor of too few arguments", global("torch._utils", "_rebuild_tensor_v2") + "(" + four + "K\0tR"s,

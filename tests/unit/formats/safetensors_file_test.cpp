@@ -1,4 +1,4 @@
-#include "lockstep/formats/safetensors_file.h"
+#include "lockstep/formats/safetensors/safetensors_file.h"
 
 #include <doctest/doctest.h>
 #include <sys/stat.h>
@@ -186,7 +186,7 @@ TEST_CASE("reserved metadata, wrong sizes, missing files and directories are ref
               }),
               ErrorKind::invalid_argument, "'lockstep.'", "lockstep.x");
   CHECK_ERROR(error_of([&] { write_safetensors(directory / "a", tensors, {}); }), ErrorKind::invalid_argument,
-              "tensor 'a'", "has 16 bytes of data");
+              "tensor 'a'", "got 16 bytes of data");
   CHECK(std::filesystem::is_empty(directory.path()));
   CHECK_ERROR(error_of([&] { write_safetensors(directory / "b/a", {}, {}); }), ErrorKind::invalid_argument,
               directory / "b", "does not exist");

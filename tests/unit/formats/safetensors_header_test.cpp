@@ -1,4 +1,4 @@
-#include "lockstep/formats/safetensors_header.h"
+#include "lockstep/formats/safetensors/safetensors_header.h"
 
 #include <doctest/doctest.h>
 

@@ -6,7 +6,7 @@
 #include <fstream>
 
 #include "lockstep/base/format.h"
-#include "lockstep/formats/file_kind.h"
+#include "lockstep/formats/safetensors/file_kind.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_directory.h"
 

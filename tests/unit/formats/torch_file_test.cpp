@@ -162,7 +162,7 @@ TEST_CASE("tensors that reach beyond their storage are refused") {
   CHECK_ERROR(refused(0, huge, numbers({0, 0, 0})), ErrorKind::corrupt_data, "more than 2^63 bytes");
   Entries entries = entries_of(one_tensor());
   entries[2].second = "short";
-  CHECK_ERROR(zip_error(path, entries), ErrorKind::corrupt_data, "storage '0': it has 5 bytes, 16 were saved");
+  CHECK_ERROR(zip_error(path, entries), ErrorKind::corrupt_data, "storage '0': it has 5 bytes, but 16 were saved");
   entries.erase(entries.begin() + 2);
   CHECK_ERROR(zip_error(path, entries), ErrorKind::corrupt_data, "the storage '0' is missing");
 }
@@ -280,7 +280,7 @@ TEST_CASE("what cannot be written is refused by its path, and leaves no file") {
   CHECK_ERROR(refused({Dict{{"a", {tensor_of("F32", {2}, bytes)}}}}), ErrorKind::invalid_argument, "'a'",
               "more than 8 bytes");
   CHECK_ERROR(refused({Dict{{"a", {tensor_of("F32", {8}, bytes)}}}}), ErrorKind::invalid_argument, "'a'",
-              "16 bytes, but its shape takes 32");
+              "16 bytes, but its shape needs 32");
   CHECK_ERROR(refused({Dict{{"a", {tensor_of("F32", {-1}, bytes)}}}}), ErrorKind::invalid_argument, "[-1]");
   CHECK_ERROR(refused({Dict{{"a", {nullptr}}, {"a", {nullptr}}}}), ErrorKind::invalid_argument,
               "the key appears twice");
@@ -296,7 +296,7 @@ TEST_CASE("names that become one are refused") {
   const std::string path = directory / "a.pt";
   using Dict = TorchValue::Dict;
   write_torch_file(path, {Dict{{"a.b", {true}}, {"a", {Dict{{"b", {false}}}}}}});
-  CHECK_ERROR(error_of([&] { load_all(path); }), ErrorKind::invalid_argument, "two values are called 'a.b'");
+  CHECK_ERROR(error_of([&] { load_all(path); }), ErrorKind::invalid_argument, "two values have the name 'a.b'");
 }
 
 TEST_CASE("tensors of one memory are written once, and share it where they are read") {

@@ -4,9 +4,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "lockstep/formats/safetensors/torch_types.h"
 #include "lockstep/formats/torch_file.h"
 #include "lockstep/formats/torch_file_writer.h"
-#include "lockstep/formats/torch_types.h"
 #include "tests/support/command.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/skip.h"

@@ -1,10 +1,12 @@
 #include "lockstep/comm/group/arena_allocator.h"
 
 #include <ATen/ATen.h>
+#include <c10/core/Allocator.h>
 #include <doctest/doctest.h>
 
 #include <thread>
 
+#include "tests/support/forked_child.h"
 #include "tests/support/local_groups.h"
 
 namespace arena_allocator_test {
@@ -29,6 +31,46 @@ TEST_CASE("inside a scope large tensors lie in the arena, small ones and those o
   CHECK_FALSE(heap->owns(at::empty({100'000}).data_ptr()));
   inside.fill_(1);
   CHECK(inside.sum().item<float>() == 100'000);
+}
+
+#if !defined(__SANITIZE_THREAD__)  // a child makes the allocator's lock new, which the sanitizer takes for the parent's
+TEST_CASE("a child that is forked within a scope has ordinary memory, and may free its parent's tensors") {
+  auto arenas = make_local_arenas(1, {.segment_bytes = std::size_t{64} << 20});
+  const auto heap = arenas[0]->heap();
+  const ArenaScope scope(heap);
+  at::Tensor parents = at::empty({100'000});
+  const pid_t child = start_child([&] {
+    at::Tensor own = at::empty({100'000});  // not filled: OpenMP's threads do not survive fork()
+    // Where the parent has its arena a child has nothing, or ordinary memory.
+    own.mutable_data_ptr<float>()[99'999] = 7;
+    const bool is_written = own.const_data_ptr<float>()[99'999] == 7;
+    parents.reset();
+    own.reset();
+    return is_written;
+  });
+  CHECK(exit_code_of(child) == 0);
+  CHECK(heap->owns(at::empty({100'000}).data_ptr()));
+}
+#endif
+
+TEST_CASE("an allocator that the program installs replaces ours, and ours no other of a higher priority") {
+  class Own final : public c10::Allocator {
+   public:
+    c10::DataPtr allocate(std::size_t bytes) override { return next->allocate(bytes); }
+    void copy_data(void* to, const void* from, std::size_t bytes) const override { default_copy_data(to, from, bytes); }
+    c10::Allocator* next = c10::GetAllocator(c10::kCPU);
+  };
+  // In children, since a process cannot lower the priority of its allocator again.
+  for (const std::uint8_t priority : {0, 1}) {
+    CHECK(exit_code_of_child([&] {
+            auto arenas = make_local_arenas(1, {.segment_bytes = std::size_t{64} << 20});
+            Own& own = *new Own;
+            if (priority == 1) c10::SetAllocator(c10::kCPU, &own, priority);
+            const ArenaScope scope(arenas[0]->heap());
+            c10::SetAllocator(c10::kCPU, &own, priority);
+            return c10::GetAllocator(c10::kCPU) == &own;
+          }) == 0);
+  }
 }
 
 // feature: G-02

@@ -37,6 +37,24 @@ struct Nested {
 static_assert(Numbers<double> && Numbers<bool> && Numbers<std::size_t> && Numbers<Totals>);
 static_assert(Numbers<std::array<float, 3>>);
 static_assert(!Numbers<Text> && !Numbers<Nested> && !Numbers<const double> && !Numbers<std::string>);
+struct Array {
+  double first;
+  int others[2];
+};
+struct Empty {};
+struct OfBase : Totals {
+  double more;
+};
+struct OfEmptyBase : Empty {
+  double only;
+};
+struct Constant {
+  const double value;
+};
+static_assert(!Numbers<Array> && !Numbers<OfBase> && !Numbers<OfEmptyBase> && !Numbers<Constant> && !Numbers<Empty>);
+// These get the static_assert of number_refs(), or another overload.
+static_assert(NumberArgument<Array> && NumberArgument<OfBase> && NumberArgument<Text> && NumberArgument<const double>);
+static_assert(!NumberArgument<CallOptions> && !NumberArgument<std::array<at::Tensor, 2>>);
 static_assert(!Numbers<at::Tensor> && !Numbers<long double> && !Numbers<double*>);
 
 // What `ranks` ranks have of type T.
@@ -147,23 +165,41 @@ TEST_CASE("NaN wins over every number, on all ranks") {
   });
 }
 
-TEST_CASE("what cannot be reduced is refused before anything is sent, and other types are told apart") {
+TEST_CASE("ranks that reduce other types, or by other operations, are told apart") {
   run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
-    int count = 1;
-    CHECK_ERROR(error_of([&] { group.all_reduce(count, ReduceOp::avg); }), ErrorKind::invalid_argument,
-                "avg is for floating types");
     std::int64_t integer = 1;
     double floating = 1;
-    CHECK_ERROR(error_of([&] { group.all_reduce(floating, ReduceOp::bxor); }), ErrorKind::invalid_argument,
-                "bxor of float64 is not defined");
     CHECK_ERROR(error_of([&] {
                   if (group.rank() == 0) group.all_reduce(integer);
                   if (group.rank() == 1) group.all_reduce(floating);
                 }),
-                ErrorKind::desync, "sum of int64", "sum of float64");
-    const auto with = [&](ReduceOp op) { group.all_reduce(floating, op, {.name = "loss"}); };
+                ErrorKind::desync, "of a number: sum of int64", "all_reduce #1 of a number: sum of float64");
+  });
+  run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
+    std::int64_t integer = 1;
+    double floating = 1;
+    CHECK_ERROR(error_of([&] {
+                  if (group.rank() == 0) group.all_reduce(floating, integer);
+                  if (group.rank() == 1) group.barrier();
+                }),
+                ErrorKind::desync, "of 2 numbers: sum of float64 int64");
+  });
+  run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
+    double value = 1;
+    const auto with = [&](ReduceOp op) { group.all_reduce(value, op, {.name = "loss"}); };
     CHECK_ERROR(error_of([&] { with(group.rank() == 0 ? ReduceOp::sum : ReduceOp::max); }), ErrorKind::desync,
-                "loss, sum of float64", "loss, max of float64");
+                "of a number: loss, sum of float64", "of a number: loss, max of float64");
+  });
+}
+
+TEST_CASE("what cannot be reduced is refused before anything is sent") {
+  run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
+    int count = 1;
+    CHECK_ERROR(error_of([&] { group.all_reduce(count, ReduceOp::avg); }), ErrorKind::invalid_argument,
+                "avg needs a floating-point type");
+    double floating = 1;
+    CHECK_ERROR(error_of([&] { group.all_reduce(floating, ReduceOp::bxor); }), ErrorKind::invalid_argument,
+                "bxor is not defined for float64");
     const double nan = std::numeric_limits<double>::quiet_NaN();
     CHECK(group.weighted_mean(group.rank() == 0 ? nan : 3, group.rank()) == 3);  // no batches, so no mean
     group.all_reduce(count);

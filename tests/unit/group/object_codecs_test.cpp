@@ -108,14 +108,14 @@ TEST_CASE("JSON, dictionaries and tensors by name of every rank reach all, whate
     run_group_or_throw(2, transport, [](const ProcessGroup& group) {
       const int rank = group.rank();
       const json mine = {{"rank", rank}, {"list", json(std::vector<int>(static_cast<std::size_t>(rank) * 9, 1))}};
-      const auto all = all_gather_object(group, mine);
+      const auto all = group.all_gather_object(mine);
       CHECK(all[1]["rank"] == 1);
       CHECK(all[1]["list"].size() == 9);
       CHECK(all[0]["list"].empty());
       const std::map<std::string, double> scores{{"loss", rank + 0.5}, {"rank " + std::to_string(rank), 1}};
-      CHECK(all_gather_object(group, scores)[1] == std::map<std::string, double>{{"loss", 1.5}, {"rank 1", 1}});
+      CHECK(group.all_gather_object(scores)[1] == std::map<std::string, double>{{"loss", 1.5}, {"rank 1", 1}});
       const Tensors tensors{{"weight", at::full({rank + 1, 2}, rank)}, {"bias", at::zeros({0})}};
-      const Tensors from_one = broadcast_object(group, tensors, 1);
+      const Tensors from_one = group.broadcast_object(tensors, 1);
       CHECK(at::equal(from_one.at("weight"), at::ones({2, 2})));
       CHECK(from_one.at("bias").numel() == 0);
     });
@@ -192,7 +192,7 @@ TEST_CASE("what is no value is refused") {
   }
   for (const char* bytes : {"b\x02", "b\xff"}) {
     CHECK_ERROR(error_of([&] { Codec::decode(bytes); }), ErrorKind::corrupt_data,
-                "received a bool object with the byte");
+                "a bool object from another rank has the value");
   }
   c10::TypePtr deep_type = c10::IntType::get();
   for (int i = 0; i < 200; ++i) deep_type = c10::ListType::create(deep_type);
@@ -203,9 +203,9 @@ TEST_CASE("what is no value is refused") {
   for (int i = 0; i < 200; ++i) deep = c10::ivalue::Tuple::create(std::vector<c10::IValue>{deep});
   CHECK_ERROR(error_of([&] { Codec::encode(deep); }), ErrorKind::invalid_argument, "nested more than 100 deep");
   CHECK_ERROR(error_of([] { Codec::encode(c10::IValue(at::Device(at::kCPU))); }), ErrorKind::invalid_argument,
-              "a Device cannot be sent");
-  CHECK_ERROR(error_of([] { ObjectCodec<json>::decode("{\"a\": "); }), ErrorKind::corrupt_data, "a JSON value",
-              "parse");
+              "cannot send an IValue of the kind Device");
+  CHECK_ERROR(error_of([] { ObjectCodec<json>::decode("{\"a\": "); }), ErrorKind::corrupt_data,
+              "a received JSON value is invalid", "parse");
 }
 
 // feature: C-08
@@ -213,7 +213,7 @@ TEST_CASE("tensors in objects come on the receiver's device") {
   register_fake_device();
   run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
     const Tensors mine{{"here", at::full({3}, group.rank()).to(kFakeDevice)}, {"host", at::ones({1})}};
-    const auto all = all_gather_object(group, mine);
+    const auto all = group.all_gather_object(mine);
     CHECK(all[1].at("here").device() == kFakeDevice);
     CHECK(at::equal(all[1].at("here").to(at::kCPU), at::ones({3})));
     CHECK(all[1].at("host").is_cpu());
@@ -243,7 +243,7 @@ TEST_CASE("named tensors come back from bytes as they were, and damaged bytes ar
     CHECK(decoded < tensors.size());  // cut between two tensors, there is nothing to see
   }
   CHECK_ERROR(error_of([&] { ObjectCodec<Tensors>::decode(std::string(8, '\xff')); }), ErrorKind::corrupt_data,
-              "an object of 0 bytes");
+              "an object from another rank has 0 bytes");
 }
 
 }  // namespace object_codecs_test

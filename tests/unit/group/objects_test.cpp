@@ -43,18 +43,18 @@ TEST_CASE("objects of every rank reach whom they should, whatever their length")
   for (const Over transport : {Over::arena, Over::links}) {
     run_group_or_throw(3, transport, [](const ProcessGroup& group) {
       const int rank = group.rank();
-      const auto texts = all_gather_object(group, text_of(rank));
+      const auto texts = group.all_gather_object(text_of(rank));
       REQUIRE(texts.size() == 3);
       for (int r = 0; r < 3; ++r) CHECK((texts[static_cast<std::size_t>(r)] == text_of(r)));
-      CHECK((all_gather_object(group, rank * 0.5) == std::vector<double>{0, 0.5, 1}));
+      CHECK((group.all_gather_object(rank * 0.5) == std::vector<double>{0, 0.5, 1}));
       for (int root = 0; root < 3; ++root) {
-        const auto scores = gather_object(group, Score{"rank", rank + 1}, root);
+        const auto scores = group.gather_object(Score{"rank", rank + 1}, root);
         REQUIRE(scores.size() == (rank == root ? 3U : 0U));
         if (rank == root) CHECK((scores[2].points == 3 && scores[2].name == "rank"));
-        CHECK((broadcast_object(group, text_of(rank), root) == text_of(root)));
+        CHECK((group.broadcast_object(text_of(rank), root) == text_of(root)));
         std::vector<std::string> all;
         for (int r = 0; rank == root && r < 3; ++r) all.push_back(text_of((root + r) % 3));
-        CHECK((scatter_object(group, all, root) == text_of((root + rank) % 3)));
+        CHECK((group.scatter_object(all, root) == text_of((root + rank) % 3)));
       }
     });
   }
@@ -66,12 +66,12 @@ TEST_CASE("tensors of different shapes and types are objects, too") {
     const auto made = [](int rank) {
       return rank == 0 ? at::arange(6).reshape({2, 3}).t() : at::full({}, 1.5, at::kHalf);
     };
-    const auto all = all_gather_object(group, at::Tensor(made(group.rank())));
+    const auto all = group.all_gather_object(at::Tensor(made(group.rank())));
     for (int r = 0; r < 2; ++r) {
       CHECK((all[static_cast<std::size_t>(r)].scalar_type() == made(r).scalar_type()));
       CHECK(at::equal(all[static_cast<std::size_t>(r)], made(r)));
     }
-    CHECK((all_gather_object(group, at::Tensor(at::empty({0, 5})))[1].sizes() == at::IntArrayRef({0, 5})));
+    CHECK((group.all_gather_object(at::Tensor(at::empty({0, 5})))[1].sizes() == at::IntArrayRef({0, 5})));
   });
 }
 
@@ -79,11 +79,11 @@ TEST_CASE("tensors of different shapes and types are objects, too") {
 // feature: C-06
 TEST_CASE("a wrong list is an error on all ranks, and damaged bytes allocate nothing") {
   run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
-    CHECK_ERROR(error_of([&] { scatter_object(group, std::vector<std::string>{"one"}, 1); }),
+    CHECK_ERROR(error_of([&] { group.scatter_object(std::vector<std::string>{"one"}, 1); }),
                 ErrorKind::invalid_argument, "rank 1 must give one object for each of 2 ranks");
     group.barrier();
   });
-  CHECK_ERROR(error_of([] { ObjectCodec<int>::decode("abc"); }), ErrorKind::corrupt_data, "of 3 bytes, expected 4");
+  CHECK_ERROR(error_of([] { ObjectCodec<int>::decode("abc"); }), ErrorKind::corrupt_data, "has 3 bytes, expected 4");
   const std::string whole = ObjectCodec<at::Tensor>::encode(at::ones({3, 4}));
   for (std::size_t length = 0; length < whole.size(); ++length) {
     CHECK(error_of([&] { ObjectCodec<at::Tensor>::decode(whole.substr(0, length)); }).kind() ==
@@ -98,14 +98,13 @@ TEST_CASE("a wrong list is an error on all ranks, and damaged bytes allocate not
 TEST_CASE("tensors that are objects are what they say, or refused") {
   run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
     const at::Tensor z = at::complex(at::ones({2}), at::full({2}, group.rank() + 1.0));
-    CHECK(
-        at::equal(all_gather_object(group, at::Tensor(z.conj()))[1], at::complex(at::ones({2}), at::full({2}, -2.0))));
-    CHECK(at::equal(all_gather_object(group, at::Tensor(at::imag(z.conj())))[0], at::full({2}, -1.0)));
-    CHECK(at::equal(all_gather_object(group, at::ones({1}).expand({3}))[0], at::ones({3})));
+    CHECK(at::equal(group.all_gather_object(at::Tensor(z.conj()))[1], at::complex(at::ones({2}), at::full({2}, -2.0))));
+    CHECK(at::equal(group.all_gather_object(at::Tensor(at::imag(z.conj())))[0], at::full({2}, -1.0)));
+    CHECK(at::equal(group.all_gather_object(at::ones({1}).expand({3}))[0], at::ones({3})));
     const auto refused = [](const at::Tensor& tensor, const std::string& why) {
       CHECK_ERROR(error_of([&] { ObjectCodec<at::Tensor>::encode(tensor); }), ErrorKind::invalid_argument, why);
     };
-    refused({}, "a tensor as an object: the tensor is undefined");
+    refused({}, "sending a tensor as an object: the tensor is undefined");
     refused(at::ones({2}).to_sparse(), "the tensor is sparse");
     refused(at::quantize_per_tensor(at::ones({2}), 0.5, 0, at::kQInt8), "the tensor is quantized");
     refused(at::empty({2}, at::TensorOptions().device(at::kMeta)), "the tensor is on the meta device");
@@ -118,10 +117,10 @@ TEST_CASE("a root that is no rank is refused before anything is exchanged") {
     for (const int root : {-1, 2}) {
       if (group.rank() == 1) continue;  // nobody else hears of it
       const std::string why = "root " + std::to_string(root) + " is not a rank of this group of 2";
-      CHECK_ERROR(error_of([&] { gather_object(group, 1, root); }), ErrorKind::invalid_argument, why);
-      CHECK_ERROR(error_of([&] { broadcast_object(group, 1, root); }), ErrorKind::invalid_argument, why);
+      CHECK_ERROR(error_of([&] { group.gather_object(1, root); }), ErrorKind::invalid_argument, why);
+      CHECK_ERROR(error_of([&] { group.broadcast_object(1, root); }), ErrorKind::invalid_argument, why);
       CHECK_ERROR(error_of([&] {
-                    scatter_object(group, std::vector<int>{1, 2}, root);
+                    group.scatter_object(std::vector<int>{1, 2}, root);
                   }),
                   ErrorKind::invalid_argument, why);
     }
@@ -134,8 +133,8 @@ TEST_CASE("what cannot be turned into bytes is known to ranks that wait for it")
     const bool is_root = group.rank() == 0;
     const at::Tensor tensor = is_root ? at::eye(2).to_sparse() : at::Tensor();
     const Error error = error_of([&] {
-      if (is_root) CHECK_ERROR(error_of([&] { broadcast_object(group, tensor); }), ErrorKind::invalid_argument);
-      is_root ? group.barrier() : void(broadcast_object(group, tensor));
+      if (is_root) CHECK_ERROR(error_of([&] { group.broadcast_object(tensor); }), ErrorKind::invalid_argument);
+      is_root ? group.barrier() : void(group.broadcast_object(tensor));
     });
     CHECK_ERROR(error, ErrorKind::desync);
     if (!is_root) CHECK_ERROR(error, ErrorKind::desync, "encoding of an object", "sparse");
@@ -153,7 +152,7 @@ TEST_CASE("lengths that no object has name the rank that told them, on all ranks
       CAPTURE(name);
       run_group_or_throw(2, Over::arena, [&, &name = name, &exchange = exchange](const ProcessGroup& group) {
         const std::string why = "rank 1's object: the length (do all ranks make the same calls?) is " +
-                                std::to_string(length) + ", only 0 to 1073741824";
+                                std::to_string(length) + "; expected 0 to 1073741824";
         const at::Tensor told = at::full({1}, length, at::kLong);
         if (group.rank() == 1) {  // what a rank sends that does not keep to the rules
           const auto tell = [&, &name = name] {

@@ -65,7 +65,7 @@ TEST_CASE("the first call agrees, and what it costs grows only with the steps") 
 
 TEST_CASE("all ranks stop after the same step") {
   const Forgotten forgotten;
-  for (const auto transport : {Transport::shared_memory, Transport::tcp}) {
+  for (const char* transport : {"shared_memory", "tcp"}) {
     forget_stop_request();
     std::vector<int> steps(4);
     run_worlds_or_throw(4,

@@ -136,7 +136,7 @@ void exchange_messages(const ProcessGroup& group, const Case& c, const Tensors& 
   const int next = (group.rank() + 1) % c.ranks, before = (group.rank() + c.ranks - 1) % c.ranks;
   std::vector<Work> works;
   if (c.verb == Verb::batch) {
-    works = batch_isend_irecv(group, {{Kind::receive, outputs.at(0), before, 3}, {Kind::send, inputs.at(0), next, 3}});
+    works = group.batch_isend_irecv({{Kind::receive, outputs.at(0), before, 3}, {Kind::send, inputs.at(0), next, 3}});
   } else {
     // The one that may be refused comes first, so that the other is not left waiting.
     if (is_only_for_writing(c.wrong)) works.push_back(group.recv_async(outputs.at(0), before, 3));
@@ -173,15 +173,15 @@ Tensors call(const ProcessGroup& group, const Case& c, const Tensors& outputs, c
     case Verb::scatter: group.scatter(outputs.at(0), inputs, c.root, options); break;
     case Verb::reduce_scatter: group.reduce_scatter(outputs, inputs, c.reduce, options); break;
     case Verb::all_to_all: group.all_to_all(outputs, inputs, options); break;
-    case Verb::all_to_all_single: all_to_all_single(group, outputs.at(0), inputs.at(0), {}, {}, options); break;
-    case Verb::ragged: return all_gather_v(group, inputs.at(0), options);
-    case Verb::scatter_coalesced: reduce_scatter_coalesced(group, outputs, inputs, c.reduce, options); break;
-    case Verb::premultiplied: all_reduce_premul_sum(group, outputs, at::ones({}, c.dtype), options); break;
-    case Verb::all_objects: return all_gather_object(group, inputs.at(0));
-    case Verb::root_object: return {broadcast_object(group, inputs.at(0), c.root)};
+    case Verb::all_to_all_single: group.all_to_all_single(outputs.at(0), inputs.at(0), {}, {}, options); break;
+    case Verb::ragged: return group.all_gather_v(inputs.at(0), options);
+    case Verb::scatter_coalesced: group.reduce_scatter_coalesced(outputs, inputs, c.reduce, options); break;
+    case Verb::premultiplied: group.all_reduce_premul_sum(outputs, at::ones({}, c.dtype), options); break;
+    case Verb::all_objects: return group.all_gather_object(inputs.at(0));
+    case Verb::root_object: return {group.broadcast_object(inputs.at(0), c.root)};
     case Verb::gather_coalesced: {
       Tensors joined;
-      for (const Tensors& each : all_gather_coalesced(group, inputs, options)) {
+      for (const Tensors& each : group.all_gather_coalesced(inputs, options)) {
         joined.insert(joined.end(), each.begin(), each.end());
       }
       return joined;

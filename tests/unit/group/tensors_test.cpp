@@ -150,7 +150,7 @@ TEST_CASE("what is not a dense tensor is refused by name") {
                   }),
                   ErrorKind::invalid_argument, "broadcast: ", "tensor 1 " + why);
       CHECK_ERROR(error_of([&] { group.send(tensor, 0); }), ErrorKind::invalid_argument, "send: input tensor 0 " + why);
-      CHECK_ERROR(error_of([&] { all_gather_v(group, tensor); }), ErrorKind::invalid_argument, why);
+      CHECK_ERROR(error_of([&] { group.all_gather_v(tensor); }), ErrorKind::invalid_argument, why);
     };
     refused({}, "is undefined");
     refused(at::sparse_coo_tensor({2}, at::TensorOptions().dtype(at::kFloat)),

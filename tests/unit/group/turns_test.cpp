@@ -92,8 +92,8 @@ TEST_CASE("a call for which no thread can be started is not in line, and the oth
   Turns::Place refused, next;
   {
     const NoThreads none;
-    CHECK_ERROR(error_of([&] { turns.line_up(refused, soon()); }), ErrorKind::internal, "cannot start a thread",
-                "is the limit on processes reached?");
+    CHECK_ERROR(error_of([&] { turns.line_up(refused, soon()); }), ErrorKind::internal, "cannot start the thread",
+                "raise the limit on processes");
   }
   turns.line_up(next, soon());
   turns.leave();

@@ -114,7 +114,7 @@ TEST_CASE("a rank that owes an answer for long is silent, and the last one tells
   CHECK(heartbeat.health(2, now + 100ms).silent == 0ns);
   const PeerHealth silent = heartbeat.health(2, now + 3400ms);
   CHECK(silent.silent == 3400ms);
-  CHECK(silent.text() == "silent for 3.4 s: stopped, or its host is down or overloaded");
+  CHECK(silent.text() == "silent for 3.4 s: it is stopped, or its host is down or overloaded");
   REQUIRE(heartbeat.take_answer(2, Heartbeat(3, {}).answer(now), now + 3500ms));
   CHECK(heartbeat.health(2, now + 3600ms).state == "alive");
   REQUIRE(heartbeat.ask(2, now + 4s));

@@ -2,6 +2,7 @@
 
 #include <memory>
 
+#include "lockstep/comm/health/watched_store.h"
 #include "lockstep/comm/store/memory_store.h"
 #include "tests/support/expect_error.h"
 
@@ -42,7 +43,44 @@ class GoneStore : public Store {
   static Error gone() { return {ErrorKind::peer_lost, "rank 0, which hosts the store, has ended", {.peer = 0}}; }
 };
 
+// Whose server is too busy to answer before a deadline.
+class BusyStore final : public Store {
+ public:
+  void set(std::string_view key, ByteView value, Deadline d) override { store_.set(key, value, d); }
+  Bytes get(std::string_view key, Deadline d) override { return store_.get(key, d); }
+  std::int64_t add(std::string_view key, std::int64_t by, Deadline d) override { return store_.add(key, by, d); }
+  Bytes compare_set(std::string_view key, ByteView from, ByteView to, Deadline d) override {
+    return store_.compare_set(key, from, to, d);
+  }
+  std::vector<std::string> wait(const std::vector<std::string>& keys, Deadline d) override {
+    return store_.wait(keys, d);
+  }
+  bool check(const std::vector<std::string>& keys, Deadline d) override {
+    if (!is_busy) return store_.check(keys, d);
+    throw Error(ErrorKind::timeout, "the store server has not answered for 0.2 s");
+  }
+  bool remove(std::string_view key, Deadline d) override { return store_.remove(key, d); }
+  bool is_busy = true;
+
+ private:
+  MemoryStore store_;
+};
+
 }  // namespace
+
+TEST_CASE("a store that is slow to answer is no death, and the next look finds what was posted") {
+  const auto store = std::make_shared<BusyStore>();
+  Watches watches;
+  watches.store = store;
+  const auto watch = std::make_shared<JoinWatch>(store, PeerProcess{2, "rank 2", "host2", 102}, 4, "joining");
+  WatchedStore watched(store, watch);
+  CHECK(watched.wait({"absent"}, Deadline::after(1ms)) == std::vector<std::string>{"absent"});
+  CHECK_NOTHROW(watch->look(soon()));
+  watches.of(0).cause_of(lost(3));
+  CHECK_NOTHROW(watch->look(soon()));
+  store->is_busy = false;
+  CHECK_ERROR(error_of([&] { watch->look(soon()); }), ErrorKind::peer_lost, "rank 3 was lost");
+}
 
 // fault: 3
 TEST_CASE("where the store's host is gone, who was seen to go is told with it") {
@@ -89,7 +127,7 @@ TEST_CASE("a posted error counts ranks as those do who join, not as the part tha
   first.cause_of(lost(1));
   CHECK(second.cause_of(lost(0)).detail().peer == 1);
   const Error own = lost_one.cause_of(lost(0));
-  CHECK_ERROR(own, ErrorKind::peer_lost, "rank 3 has lost this rank: ");
+  CHECK_ERROR(own, ErrorKind::peer_lost, "rank 3 considers this rank lost: ");
   CHECK(own.detail().peer == 3);
 }
 

@@ -38,7 +38,7 @@ TEST_CASE("an error travels with its kind, the rank that it is about, and its te
 TEST_CASE("for a rank that another one has lost, the error is about that other one") {
   const Error lost(ErrorKind::peer_lost, "rank 2 was lost", {.rank = 1, .peer = 2});
   const Error own = decode_error(encode_error(lost), "an error", 2);
-  CHECK_ERROR(own, ErrorKind::peer_lost, "rank 1 has lost this rank: rank 2 was lost");
+  CHECK_ERROR(own, ErrorKind::peer_lost, "rank 1 considers this rank lost: rank 2 was lost");
   CHECK(own.detail().rank == 2);
   CHECK(own.detail().peer == 1);
   CHECK(decode_error(encode_error(lost), "an error", 0).detail().peer == 2);

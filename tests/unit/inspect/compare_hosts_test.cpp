@@ -57,7 +57,8 @@ TEST_CASE("findings go through a line and come back") {
   CHECK(back[0].subject == "a\nb");
   CHECK(back[1].subject == "c");
   for (const char* text : {"", "{}", "[[1]]", "[[1,2,3,4]]", "words"}) {
-    CHECK_ERROR(error_of([&] { findings_of_line(text); }), ErrorKind::invalid_argument, "not the findings of a host");
+    CHECK_ERROR(error_of([&] { findings_of_line(text); }), ErrorKind::invalid_argument,
+                "the report of a host cannot be read");
   }
 }
 

@@ -89,7 +89,7 @@ TEST_CASE("a job is found by its id, the beginning of that, or its run id") {
   CHECK(choose_job(jobs, "aac").id == "aac");
   CHECK(choose_job(jobs, "day").id == "aac");
   for (const char* name : {"aa", "night", "b", "aab12"}) CHECK_THROWS_AS(choose_job(jobs, name), lockstep::Error);
-  CHECK_THROWS_WITH(choose_job({}, "a"), "no job is called a; there are: none of this user on this machine");
+  CHECK_THROWS_WITH(choose_job({}, "a"), "no job has the name a; there are: none of this user on this machine");
 }
 
 TEST_CASE("ages are short") {

@@ -30,7 +30,8 @@ TEST_CASE("a kill for lack of memory in this cgroup is told from one that somebo
               {"/sys/fs/cgroup/job/memory.events", "low 0\noom 3\noom_kill 3\noom_group_kill 0\n"},
               {"/proc/vmstat", "oom_kill 9\n"}};
   const OomKills kills = counting(files);
-  CHECK(kills.judge_kill(kGiB).text == "sent by a process; the kernel has killed nothing for lack of memory meanwhile");
+  CHECK(kills.judge_kill(kGiB).text ==
+        "sent by a process; the kernel has killed no process for lack of memory since the ranks were started");
   CHECK(kills.judge_kill(kGiB).out_of_memory == false);
   files["/sys/fs/cgroup/job/memory.events"] = "oom_kill 5\n";
   CHECK(kills.judge_kill(3 * kGiB).text ==

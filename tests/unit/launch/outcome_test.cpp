@@ -102,21 +102,34 @@ TEST_CASE("a rank that crashes after a request to stop is the cause, one that lo
   CHECK(first_failed({stopped, lost}, SIGTERM) == -1);
 }
 
-TEST_CASE("an exit code that all ranks have after a request to stop is no failure, unless one tells of an error") {
-  RankEnd first = ended(0, 1, {.code = 3});
+TEST_CASE("after a request to stop any exit code is a failure that is no answer to it, also if all ranks have it") {
+  RankEnd first = ended(0, 1, {.code = 1});
   first.told_to_stop = true;
   first.own_end = OwnEnd::after_request;
   RankEnd second = first;
   second.rank = 1;
-  CHECK(first_failed({first}, SIGTERM) == -1);
-  CHECK(first_failed({first, second}, SIGTERM) == -1);
-  second.error = "RuntimeError: no space left";
+  CHECK(first_failed({first}, SIGTERM) == 0);
+  CHECK(first_failed({first, second}, SIGTERM) == 0);
+  CHECK(exit_code_of({{first, second}, SIGTERM}) == 1);
+  CHECK(report({{first, second}, SIGTERM}) ==
+        std::vector<std::string>{"rank 0 (pid 100) exited with code 1, 0.00 s after it started", "stopped by SIGTERM"});
+  for (const int code : {0, kStoppedExitCode, 128 + SIGTERM, 128 + SIGINT, 128 + SIGHUP}) {
+    first.status.code = code;
+    CHECK(first_failed({first}, SIGHUP) == -1);
+    CHECK(exit_code_of({{first}, SIGHUP}) == kStoppedExitCode);
+  }
+  CHECK(first_failed({first}, SIGTERM) == 0);
+  first.status.code = kStoppedExitCode;
   CHECK(first_failed({first, second}, SIGTERM) == 1);
-  RankEnd saved = ended(2, 1, {});
-  saved.told_to_stop = true;
-  CHECK(first_failed({first, saved}, SIGTERM) == 0);
+  Outcome chosen{.ranks = {first}, .stop_signal = SIGTERM, .stop_exit_code = 42};
+  CHECK(exit_code_of(chosen) == kStoppedExitCode);  // as a failure's
+  chosen.ranks[0].status.code = 42;
+  CHECK_FALSE(chosen.failed());
+  CHECK(exit_code_of(chosen) == 42);
   first.status.code = 128 + SIGSEGV;  // of a shell
   CHECK(first_failed({first}, SIGTERM) == 0);
+  first.status = {.signal = SIGINT};
+  CHECK(first_failed({first}, SIGTERM) == -1);
 }
 
 TEST_CASE("a failure after hosts were asked to leave is one, as after a stop; not while room is made for others") {
@@ -134,7 +147,9 @@ TEST_CASE("a failure after hosts were asked to leave is one, as after a stop; no
   CHECK(report(outcome) == std::vector<std::string>{"rank 0 (pid 100) exited with code 3, 0.00 s after it started"});
   CHECK(restart_reason(outcome) == "rank 0 (pid 100) exited with code 3");
   outcome.ranks[1] = failed;
-  CHECK_FALSE(outcome.failed());  // all: how the program answers
+  CHECK(outcome.failed());
+  outcome.ranks[0].status.code = outcome.ranks[1].status.code = kStoppedExitCode;
+  CHECK_FALSE(outcome.failed());
   CHECK(restart_reason(outcome) == "host c has left");
 }
 
@@ -166,10 +181,10 @@ TEST_CASE("a rank that others name, but that did not fail, is looked at too") {
   CHECK(report({{lost, early}, 0}) ==
         std::vector<std::string>{
             "rank 0 (pid 100) exited with code 1, 0.70 s after it started",
-            "rank 1, which it names, had exited with code 0, 0.50 s after it started; others were still "
+            "rank 1, which this error names, had exited with code 0, 0.50 s after it started; other ranks were still "
             "training: did it call exit(), or return from main() too early?"});
   early.told_to_stop = true;
-  CHECK(report({{lost, early}, 0})[1] == "rank 1, which it names, was still running");
+  CHECK(report({{lost, early}, 0})[1] == "rank 1, which this error names, was still running");
 }
 
 TEST_CASE("who came late to its last operation is told so") {
@@ -179,11 +194,12 @@ TEST_CASE("who came late to its last operation is told so") {
   late.failure.lateness_ns = 900'000;
   CHECK(report({{late}, 0})[1] == "its last operation: all_gather #3, not finished");
   late.failure.lateness_ns = 350'000'000;
-  CHECK(report({{late}, 0})[1] == "its last operation: all_gather #3, not finished, begun 0.35 s after the first rank");
+  CHECK(report({{late}, 0})[1] ==
+        "its last operation: all_gather #3, not finished; it began 0.35 s after the first rank");
   late.host = "n2";
   late.failure.lateness_ns = 61'234'000'000;
   CHECK(report({{late}, 0})[1] ==
-        "its last operation: all_gather #3, not finished, begun 61 s after the first rank of its host");
+        "its last operation: all_gather #3, not finished; it began 61 s after the first rank of its host");
 }
 
 TEST_CASE("many ranks are told as ranges") {
@@ -203,7 +219,7 @@ TEST_CASE("many ranks are told as ranges") {
 
 TEST_CASE("a rank that the launcher has killed was killed by nobody else") {
   RankEnd killed = ended(0, 1, {.signal = SIGKILL});
-  killed.failure.text = "was killed by SIGKILL (sent by a process; the kernel has killed nothing meanwhile)";
+  killed.failure.text = "was killed by SIGKILL (sent by a process; the kernel has killed no process)";
   CHECK(failure_text(killed) == killed.failure.text);
   killed.told_to_stop = killed.killed = true;
   CHECK(failure_text(killed) == "was killed by SIGKILL (by the launcher)");
@@ -215,7 +231,7 @@ TEST_CASE("of a job that hung the cause is the rank that was waited for") {
   CHECK(outcome.cause() == nullptr);
   outcome.hang_blamed = 1;
   CHECK(outcome.cause() == nullptr);
-  outcome.hang = "nothing moved for 60 s";
+  outcome.hang = "no progress for 60 s";
   REQUIRE(outcome.cause() != nullptr);
   CHECK(outcome.cause()->rank == 1);
   outcome.hang_blamed = 5;

@@ -74,6 +74,30 @@ TEST_CASE("what a child receives by a TCP connection is progress") {
   ::waitpid(child, nullptr, 0);
 }
 
+TEST_CASE("what a shell runs is found, through shells in between, and nothing that a program has started") {
+  int ends[2];
+  REQUIRE(::pipe(ends) == 0);
+  const UniqueFd reader(ends[0]);
+  UniqueFd writer(ends[1]);
+  const int shell = ::fork();
+  if (shell == 0) {
+    ::dup2(writer.get(), STDOUT_FILENO);
+    ::execl("/bin/sh", "sh", "-c", "(timeout 1000 sh -c 'echo $PPID; exec sleep 1000'; :) & wait", nullptr);
+    ::_exit(127);
+  }
+  writer.reset();
+  char text[16] = {};
+  REQUIRE(::read(reader.get(), text, sizeof text - 1) > 1);
+  const int program = std::atoi(text);
+  const std::vector<int> run = run_by_shell(shell);
+  REQUIRE(run.size() == 2);  // a shell in between, and the program
+  CHECK(run[1] == program);
+  CHECK(children_of(program).size() == 1);
+  CHECK(run_by_shell(program).empty());
+  for (const int pid : {children_of(program)[0], run[1], run[0], shell}) ::kill(pid, SIGKILL);
+  ::waitpid(shell, nullptr, 0);
+}
+
 TEST_CASE("a process that sleeps and looks around makes no progress") {
   const auto [here, there] = connection();
   const int child = ::fork();

@@ -67,11 +67,10 @@ TEST_CASE("a process's cgroup is found where version 2 is mounted") {
   CHECK(find_own_cgroup("0::/docker/abc/x\n", part) == "/sys/fs/cgroup/x");
   CHECK(has(refusal([&] { find_own_cgroup("0::/docker/abcd\n", part); }), "'/docker/abcd', which is not mounted here"));
   CHECK(has(refusal([&] { find_own_cgroup("0::/../other\n", kMounts); }), "'/../other', which is not mounted here"));
-  CHECK(
-      has(refusal([&] { find_own_cgroup("4:memory:/job\n", kMounts); }), "this process is in no cgroup of version 2"));
+  CHECK(has(refusal([&] { find_own_cgroup("4:memory:/job\n", kMounts); }), "this process is in no v2 cgroup"));
   const std::string none =
       refusal([&] { find_own_cgroup("0::/\n", "31 23 0:28 / /x rw - cgroup cgroup rw,memory\n"); });
-  CHECK(has(none, "no cgroup of version 2 is mounted here"));
+  CHECK(has(none, "no v2 cgroup hierarchy is mounted here"));
   CHECK(has(none, "systemd-run --user --scope -p Delegate=yes lockstep run"));
 }
 

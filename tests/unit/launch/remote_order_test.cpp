@@ -54,7 +54,7 @@ TEST_CASE("what is no order is refused at its first byte") {
   CHECK_ERROR(error_of([&] { decode_order(bytes); }), ErrorKind::corrupt_data, "too long");
   bytes = encode(order());
   for (std::size_t i = 4; i < 8; ++i) bytes[head + i] = '\x7f';  // the version's length
-  CHECK_ERROR(error_of([&] { decode_order(bytes); }), ErrorKind::corrupt_data, "cut short");
+  CHECK_ERROR(error_of([&] { decode_order(bytes); }), ErrorKind::corrupt_data, "truncated");
 }
 
 TEST_CASE("any text is one word of a shell") {

@@ -100,7 +100,7 @@ TEST_CASE("the stacks of a living process") {
     REQUIRE(!threads.empty());
     CHECK(threads.front().is_main);
     CHECK(threads.front().thread == process.pid());
-    if (threads.front().remark == "it blocks signals") continue;  // while it starts the other one
+    if (threads.front().remark == "its threads block signals") continue;  // while it starts the other one
     CHECK(threads.front().remark == "");
     Symbols symbols(Deadline::after(10s));
     const std::string text = text_of(describe_stacks(threads, symbols));
@@ -140,8 +140,9 @@ TEST_CASE("functions of the program are told from those of libraries that are pa
 
 TEST_CASE("a process without the handler is not signalled") {
   const FlightMemory memory = FlightMemory::make_shared({.rank = 0, .world_size = 1});
-  CHECK(StackRequest(memory).remark() == "its program has no handler that records stacks");
-  CHECK(StackRequest(FlightMemory::make_private({})).remark() == "its program has no handler that records stacks");
+  CHECK(StackRequest(memory).remark() == "its program records no stacks: it has not created a Lockstep group yet");
+  CHECK(StackRequest(FlightMemory::make_private({})).remark() ==
+        "its program records no stacks: it has not created a Lockstep group yet");
 }
 
 TEST_CASE("a process that runs another program now is not signalled") {
@@ -149,7 +150,9 @@ TEST_CASE("a process that runs another program now is not signalled") {
   const Recorded process(memory, [] { ::execl("/bin/sleep", "sleep", "100", nullptr); });
   const Deadline limit = Deadline::after(10s);
   while (StackRequest(memory).remark().empty() && !limit.expired()) std::this_thread::sleep_for(1ms);
-  CHECK(StackRequest(memory).remark() == "its program no longer has a handler that records stacks");
+  CHECK(StackRequest(memory).remark() ==
+        "its program has no signal handler that records stacks: it replaced the handler, called exec, or had no free "
+        "signal");
   CHECK(::kill(process.pid(), 0) == 0);
 }
 
@@ -168,7 +171,9 @@ TEST_CASE("a process whose program has taken the signal for itself is not signal
   const Deadline limit = Deadline::after(10s);
   while (memory.header().operations.load() < 16 && !limit.expired()) std::this_thread::sleep_for(1ms);
   while (memory.stacks()->header.signal.load() != 0 && !limit.expired()) std::this_thread::sleep_for(1ms);
-  CHECK(StackRequest(memory).remark() == "its program no longer has a handler that records stacks");
+  CHECK(StackRequest(memory).remark() ==
+        "its program has no signal handler that records stacks: it replaced the handler, called exec, or had no free "
+        "signal");
 }
 
 TEST_CASE("a stopped process is not waited for") {

@@ -8,6 +8,7 @@
 #include "lockstep/comm/messages/message_frame.h"
 #include "lockstep/comm/messages/messenger.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/shared_meshes.h"
 #include "tests/unit/messages/messenger_fixture.h"
 
 namespace messenger_failures_test {
@@ -173,7 +174,8 @@ TEST_CASE("deadlines of messages nobody came for say so and leave the messenger 
     check_usable(messengers);
     const Request pending = messengers[0]->receive(1, 7, four, soon());
     CHECK_ERROR(error_of([&] { pending.wait(after_ms(5)); }), ErrorKind::timeout,
-                "receive of 4 bytes with tag 7 from rank 1 has not completed, and continues");
+                "receive of 4 bytes with tag 7 from rank 1 did not complete before the deadline; it continues in the "
+                "background");
     CHECK_FALSE(pending.is_completed());
     const std::array<std::byte, 4> sent{};
     const Request answer = messengers[1]->send(0, 7, sent, soon());
@@ -198,7 +200,7 @@ TEST_CASE("a deadline tells how the other rank fares") {
   const MessengerAndPuppet both;  // the puppet does not answer
   std::array<std::byte, 4> four{};
   CHECK_ERROR(failure_of(both.messenger->receive(1, 7, four, after_ms(600))), ErrorKind::timeout,
-              "rank 1: silent for 0.", "s: stopped, or its host is down or overloaded");
+              "rank 1: silent for 0.", "s: it is stopped, or its host is down or overloaded");
 }
 
 TEST_CASE("a receive that ran into its deadline half way takes the link with it, and the peer is told") {
@@ -259,11 +261,11 @@ TEST_CASE("frames that break the rules fail the link, before anything is allocat
   };
   const auto one = [&](const FrameHeader& header) { return refused([&](auto& both) { both.send(header); }); };
   const std::uint64_t huge = ~std::uint64_t{0};
-  CHECK(contains(one({.magic = 1}), "bytes that are not a frame"));
+  CHECK(contains(one({.magic = 1}), "data that is not a message frame"));
   CHECK(contains(one({.kind = FrameKind{77}}), "kind 77"));
   CHECK(contains(one({.kind = FrameKind::eager, .bytes = huge, .following_bytes = huge}), "bytes in a frame of"));
   CHECK(contains(one({.kind = FrameKind::eager, .bytes = 8, .following_bytes = 9}), "8 bytes in a frame of 9"));
-  CHECK(contains(one({.kind = FrameKind::data, .id = 3, .following_bytes = 9}), "without a CTS"));
+  CHECK(contains(one({.kind = FrameKind::data, .id = 3, .following_bytes = 9}), "before it was cleared to send"));
   CHECK(contains(one({.kind = FrameKind::cts, .following_bytes = 9}), "9 bytes after"));
   CHECK(contains(one({.kind = FrameKind::fail, .following_bytes = 4000}), "4000 bytes after"));
   CHECK(contains(one({.kind = FrameKind::credit, .bytes = 1}), "credit"));
@@ -280,7 +282,7 @@ TEST_CASE("frames that break the rules fail the link, before anything is allocat
                      both.send({.kind = FrameKind::rts, .tag = 1, .id = i, .bytes = huge});
                    }
                  }),
-                 "more RTS than may be pending"));
+                 "more requests to send than may be pending"));
   MessengerAndPuppet both;
   Buffer large(100'000);
   const Request receive = both.messenger->receive(1, 7, large, soon());
@@ -420,7 +422,31 @@ TEST_CASE("an RTS that comes twice is damage") {
   Buffer received(kBig);
   const Request receive = both.messenger->receive(1, 7, received, soon());
   for (int i = 0; i < 2; ++i) both.send({.kind = FrameKind::rts, .tag = 7, .id = 3, .bytes = kBig});
-  CHECK_ERROR(failure_of(receive), ErrorKind::corrupt_data, "rank 1 sent RTS 3 twice");
+  CHECK_ERROR(failure_of(receive), ErrorKind::corrupt_data, "rank 1 sent request 3 to send twice");
+}
+
+TEST_CASE("a receive from any rank fails if a rank has died before it was connected for data") {
+  SharedRanks links = connect_ranks_of_test(4, 1, Checksums::on, kWhenNeeded);
+  Messenger messenger(open_group(links, "messages", {0, 1, 2, 3}, 0));
+  const auto other = open_group(links, "messages", {0, 1, 2, 3}, 2);
+  links[1].reset();  // says no goodbye to a group that it has not opened
+  Buffer space(1);
+  CHECK_ERROR(failure_of(messenger.receive(kAnySource, 1, space, soon())), ErrorKind::peer_lost, "from any rank",
+              "rank 1 was lost");
+}
+
+TEST_CASE("a receive from any rank goes on if a rank leaves while they connect") {
+  for (int i = 0; i < 20; ++i) {
+    Messengers all = make_messengers(make_tcp_meshes(8, 1, 0, Checksums::on, kWhenNeeded));
+    Buffer space(1);
+    const Buffer sent = content(1, 1);
+    const Request receive = all[0]->receive(kAnySource, 1, space, soon());
+    for (int turn = 0; turn < 50 * i; ++turn) std::this_thread::yield();
+    all[3].reset();
+    all[2]->send(0, 1, sent, soon()).wait();
+    receive.wait();
+    CHECK(space == sent);
+  }
 }
 
 }  // namespace messenger_failures_test

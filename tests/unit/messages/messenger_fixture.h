@@ -27,6 +27,9 @@ struct MeshKind {
 inline const MeshKind kMeshKinds[] = {
     {"shared memory in small rings", [](int size) { return make_arena_meshes(size, 32 << 10); }},
     {"tcp", [](int size) { return make_tcp_meshes(size); }},
+    {"tcp, connected when needed", [](int size) { return make_tcp_meshes(size, 1, 0, Checksums::on, kWhenNeeded); }},
+    {"tcp, connected in a ring and when needed",
+     [](int size) { return make_tcp_meshes(size, 1, 0, Checksums::on, kWhenNeeded, Neighbours::in_ring); }},
     {"shared memory", [](int size) { return make_arena_meshes(size); }},
 };
 

@@ -113,7 +113,7 @@ TEST_CASE("wire integers are little-endian, and a short message is corrupt") {
       shorter.u64();
       shorter.bytes();
     });
-    CHECK_ERROR(error, ErrorKind::corrupt_data, "a test is cut short");
+    CHECK_ERROR(error, ErrorKind::corrupt_data, "a test is truncated");
   }
   CHECK_ERROR(error_of([] { WireReader("xy", "a test").expect_end(); }), ErrorKind::corrupt_data, "2 trailing bytes");
 }

@@ -422,9 +422,9 @@ TEST_CASE("a batch that does not fit on one rank ends the call on all of them wi
     CHECK_ERROR(errors[1], ErrorKind::invalid_argument, "SyncBatchNorm on rank 1", text);
   };
   fails(at::zeros({2, 5}), "the input has shape [2, 5], so 5 channels, but the module has 4");
-  fails(at::zeros({4}), "the input has shape [4]; expected is [N, C, ...]");
-  fails(at::zeros({2, 0}), "the input has shape [2, 0]; expected is [N, C, ...] with C > 0");
-  fails(at::zeros({2, 4}, at::kLong), "of type Long; expected is a floating type");
+  fails(at::zeros({4}), "the input has shape [4]; expected [N, C, ...]");
+  fails(at::zeros({2, 0}), "the input has shape [2, 0]; expected [N, C, ...] with C > 0");
+  fails(at::zeros({2, 4}, at::kLong), "of type Long; expected a floating-point type");
 }
 
 TEST_CASE("too few values on all ranks together are refused by all, and the group goes on") {

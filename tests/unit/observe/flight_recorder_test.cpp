@@ -186,9 +186,10 @@ TEST_CASE("memory of a launcher is taken over; other descriptors are refused") {
   CHECK(describe(record) == "barrier #9");
 
   CHECK_ERROR(error_of([] { FlightMemory::inherit(9999); }), ErrorKind::corrupt_data, "descriptor 9999",
-              "not a flight recording");
+              "does not hold a flight recording");
   const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
-  CHECK_ERROR(error_of([&] { FlightMemory::inherit(null.get()); }), ErrorKind::corrupt_data, "not a flight recording");
+  CHECK_ERROR(error_of([&] { FlightMemory::inherit(null.get()); }), ErrorKind::corrupt_data,
+              "does not hold a flight recording");
   made.header().version = 77;
   const int copy = ::dup(made.fd());
   CHECK_ERROR(error_of([&] { FlightMemory::inherit(copy); }), ErrorKind::corrupt_data, "another version");

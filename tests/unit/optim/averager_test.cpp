@@ -6,7 +6,7 @@
 #include <map>
 
 #include "lockstep/train/checkpoint/training_run.h"
-#include "lockstep/train/ddp/hooks/post_local_sgd.h"
+#include "lockstep/train/ddp/comm_hooks/post_local_sgd.h"
 #include "lockstep/train/optim/model_averager.h"
 #include "lockstep/train/optim/post_local_sgd_optimizer.h"
 #include "tests/support/expect_error.h"
@@ -108,16 +108,16 @@ TEST_CASE("plans that cannot work are refused before anything is sent") {
       CHECK_ERROR(error_of([&] { HierarchicalModelAverager(group, {.levels = levels}); }), ErrorKind::invalid_argument,
                   "HierarchicalModelAverager: " + text);
     };
-    refused({}, "there are no levels");
+    refused({}, "the list of levels is empty; give at least one");
     refused({{0, 4}}, "period 0 follows 0; periods must be above 0, and grow from level to level");
     refused({{4, 2}, {4, 4}}, "period 4 follows 4");
     refused({{2, 3}, {4, 4}}, "group size 3 follows 1; sizes must divide the 4 ranks, and must not shrink");
     refused({{2, 4}, {4, 2}}, "group size 2 follows 4");
-    refused({{2, 2}}, "the groups of the last level have 2 of all 4 ranks; add a level");
+    refused({{2, 2}}, "the groups of the last level have only 2 of the 4 ranks; add a level");
     CHECK_ERROR(error_of([&] { PeriodicModelAverager(group, {.period = 0}); }), ErrorKind::invalid_argument,
-                "PeriodicModelAverager: the period is 0, below 1");
+                "PeriodicModelAverager: the period is 0; give 1 or more");
     CHECK_ERROR(error_of([&] { PeriodicModelAverager(group, {.period = 2, .warmup_steps = -1}); }),
-                ErrorKind::invalid_argument, "warmup_steps is -1, below 0");
+                ErrorKind::invalid_argument, "warmup_steps is -1; give 0 or more");
   });
 }
 

@@ -2,7 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/group/objects.h"
+#include "lockstep/comm/group/process_group.h"
 #include "lockstep/train/optim/parameter_exchange.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/local_groups.h"

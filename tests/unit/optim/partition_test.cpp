@@ -7,7 +7,7 @@
 
 namespace partition_test {
 
-using namespace lockstep;
+using namespace lockstep::internal;
 
 TEST_CASE("each parameter goes to the rank with the fewest elements, the largest first") {
   // 100 to rank 0; 60 and, since 60 < 100, 50 to rank 1; 10 to rank 0, which has 110 then, as rank 1 has; 5 to the

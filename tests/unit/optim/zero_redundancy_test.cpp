@@ -492,7 +492,7 @@ TEST_CASE("what cannot be is refused") {
     refused({}, "the list of parameters is empty");
     const auto parameters = make_parameters({{3}, {2}});
     refused({parameters[0], parameters[1], parameters[0]},
-            "group 0 parameter 2 is group 0 parameter 0 again; give each parameter once");
+            "group 0 parameter 2 is the same tensor as group 0 parameter 0; give each parameter once");
     refused({at::zeros({2, 2}).to_sparse()}, "group 0 parameter 0 has no dense memory");
     ZeroSgd sharded(parameters, group, SGDOptions(0.1));
     CHECK_ERROR(error_of([&] { sharded.consolidate_state_dict(2); }), ErrorKind::invalid_argument,

@@ -112,9 +112,9 @@ TEST_CASE("malformed and contradictory numbers are quoted") {
   CHECK_ERROR(with("MASTER_PORT", "http"), ErrorKind::invalid_argument, "MASTER_PORT is 'http'");
   CHECK_ERROR(with("MASTER_PORT", "0"), ErrorKind::invalid_argument, "port 0");
   CHECK_ERROR(with("LOCAL_RANK", "4"), ErrorKind::invalid_argument, "LOCAL_RANK 4", "[0, 3]");
-  CHECK_ERROR(with("LOCAL_WORLD_SIZE", "5"), ErrorKind::invalid_argument, "LOCAL_WORLD_SIZE 5");
+  CHECK_ERROR(with("LOCAL_WORLD_SIZE", "5"), ErrorKind::invalid_argument, "LOCAL_WORLD_SIZE is 5");
   CHECK_ERROR(with("LOCKSTEP_GENERATION", "-1"), ErrorKind::invalid_argument, "LOCKSTEP_GENERATION is '-1'");
-  CHECK_ERROR(with("WORLD_SIZE", "0"), ErrorKind::invalid_argument, "world size 0");
+  CHECK_ERROR(with("WORLD_SIZE", "0"), ErrorKind::invalid_argument, "world size is 0");
   for (const char* rank : {"-1", "4", "9"}) {
     CHECK_ERROR(with("RANK", rank), ErrorKind::invalid_argument, std::string("rank ") + rank, "[0, 3]");
   }

@@ -106,7 +106,7 @@ TEST_CASE("a library that says otherwise than the launcher is refused, and rank 
   CHECK_ERROR(error_of([&] {
                 join(started, environment({{"LOCKSTEP_BIND", "192.0.2.1"}}));
               }),
-              ErrorKind::invalid_argument, "rank 0 cannot share a store", "192.0.2.1");
+              ErrorKind::invalid_argument, "rank 0 cannot make a store that the other ranks reach", "192.0.2.1");
 }
 
 TEST_CASE("an invalid descriptor of a launcher is an error that says what to set") {

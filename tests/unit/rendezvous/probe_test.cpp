@@ -99,7 +99,7 @@ TEST_CASE("a choice, a port or a round trip that cannot be is a lie that names i
   put_u32(ports, 65536);
   put_u64(result, ~std::uint64_t{0} - 1);
   CHECK_ERROR(hear("probe/choice/0", choice, 1), ErrorKind::corrupt_data, "rank 0's choice of an address",
-              "number of the interface is 3, only 0 to 2");
+              "number of the interface is 3; expected 0 to 2");
   CHECK_ERROR(hear("probe/ports/0", ports, 1), ErrorKind::corrupt_data, "rank 0's ports for a probe", "65536");
   CHECK_ERROR(hear("probe/result/0/1", result, 0), ErrorKind::corrupt_data, "rank 1's result of a probe");
 }

@@ -201,7 +201,8 @@ TEST_CASE("what is no run is refused by name") {
   CHECK_ERROR(error_of([&] { read_metrics(directory.path()); }), ErrorKind::invalid_argument, directory.path(),
               "has no metrics.jsonl");
   std::ofstream(directory / "file") << "x";
-  CHECK_ERROR(error_of([&] { read_metrics(directory / "file"); }), ErrorKind::invalid_argument, "name the directory");
+  CHECK_ERROR(error_of([&] { read_metrics(directory / "file"); }), ErrorKind::invalid_argument,
+              "name the one that contains");
   REQUIRE(::mkfifo((directory / "metrics.jsonl").c_str(), 0600) == 0);
   CHECK_ERROR(error_of([&] { read_metrics(directory.path()); }), ErrorKind::invalid_argument, "metrics.jsonl");
 }

@@ -124,8 +124,8 @@ TEST_CASE("what a run does not have is left out, with a line that says so") {
     CHECK(has(page, line));
   }
   const std::string bare = report_page({run_of("{\"epoch\":0,\"train_loss\":1}\n")}, "made");
-  CHECK(has(bare, "Left out: accuracy; epochs have no metric such as val_accuracy."));
-  CHECK(has(bare, "Left out: throughput; epochs have no metric such as samples_per_second."));
+  CHECK(has(bare, "Left out: accuracy; no epoch has a metric for it, such as val_accuracy."));
+  CHECK(has(bare, "Left out: throughput; no epoch has a metric for it, such as samples_per_second."));
   CHECK_FALSE(has(bare, "Left out: loss"));
 }
 

@@ -24,7 +24,7 @@ TEST_CASE("a run that is named twice is refused") {
   CHECK_ERROR(error_of([] {
                 names_of_runs({"/a/b", "/c", "/a/b"});
               }),
-              ErrorKind::invalid_argument, "the run /a/b is named twice");
+              ErrorKind::invalid_argument, "the run /a/b is given twice");
 }
 
 }  // namespace run_names_test

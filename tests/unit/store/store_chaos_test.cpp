@@ -155,7 +155,7 @@ TEST_CASE("a get and a wait that block survive cuts, and end at their deadline")
     if (cuts < 3) proxy.cut_all();
   }
   const Error timeout = in_vain.get();
-  CHECK_ERROR(timeout, ErrorKind::timeout, "nobody has set 'never'");
+  CHECK_ERROR(timeout, ErrorKind::timeout, "no process has set 'never'");
   CHECK(number_behind("store get timed out after ", timeout) >= 0.5);
   proxy.cut_all();
   TcpStore other = served.direct_client();

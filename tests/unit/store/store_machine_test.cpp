@@ -151,7 +151,7 @@ TEST_CASE("a change that may have been done, and was forgotten, is refused with 
   REQUIRE(replies.size() == 1);
   CHECK(replies[0].reply.status == StoreStatus::error);
   CHECK(replies[0].reply.kind == ErrorKind::internal);
-  for (const char* part : {"add", "'n'", "no longer remembers", "read the key"}) {
+  for (const char* part : {"add", "'n'", "no record of its result", "read the key"}) {
     CHECK(contains(replies[0].reply.value, part));
   }
   CHECK(machine.handle(1, make(StoreOp::get, {"n"}), later).at(0).reply.value == "1");

@@ -48,10 +48,9 @@ struct HalvesImpl : torch::nn::Module {
 };
 TORCH_MODULE(Halves);
 
-void use_fake_device() {
+void use_trained_device() {
   static const bool once = [] {
-    register_fake_device();
-    let_fake_device_compute();
+    use_fake_device();
     // Programs may compute gradients before they have a DistributedDataParallel.
     const at::Tensor x = at::ones({2}, kFakeDevice).requires_grad_();
     (x * x).sum().backward();
@@ -94,7 +93,7 @@ void check_equal(const Halves& one, const Halves& other, double tolerance = 1e-8
 
 // feature: F-14
 TEST_CASE("the order of a sampler is made in the host's memory, whatever device is the current one") {
-  use_fake_device();
+  use_trained_device();
   const c10::DeviceGuard guard(at::Device(at::kPrivateUse1, 3));
   DistributedSampler sampler(10, 3, 0);
   CHECK(std::is_same_v<decltype(sampler.indices()), std::span<const std::int64_t>>);
@@ -104,7 +103,7 @@ TEST_CASE("the order of a sampler is made in the host's memory, whatever device 
 
 // feature: E-16, E-17
 TEST_CASE("inputs on the host are moved to the device of the model, and outputs to the one that is wanted") {
-  use_fake_device();
+  use_trained_device();
   run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
     const int own = 2 * group.rank(), other = own + 1;
     const auto device = [](int index) { return at::Device(at::kPrivateUse1, static_cast<c10::DeviceIndex>(index)); };
@@ -124,7 +123,7 @@ TEST_CASE("inputs on the host are moved to the device of the model, and outputs 
 
 // feature: M-01, M-03
 TEST_CASE("a model on two devices takes no device of ours, and gets its inputs as they are") {
-  use_fake_device();
+  use_trained_device();
   run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
     const auto device = [&](int index) {
       return at::Device(at::kPrivateUse1, static_cast<c10::DeviceIndex>(2 * group.rank() + index));
@@ -145,7 +144,7 @@ TEST_CASE("a model on two devices takes no device of ours, and gets its inputs a
 
 // feature: M-01
 TEST_CASE("a model on two devices trains as one that has all ranks' batches") {
-  use_fake_device();
+  use_trained_device();
   run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
     const auto device = [&](int index) {
       return at::Device(at::kPrivateUse1, static_cast<c10::DeviceIndex>(2 * group.rank() + index));

@@ -20,11 +20,11 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/observe/process_recorder.h"
-#include "lockstep/comm/group/objects.h"
+#include "lockstep/comm/group/process_group.h"
 #include "lockstep/train/checkpoint/state_digest.h"
 #include "lockstep/train/data/distributed_sampler.h"
+#include "lockstep/train/ddp/comm_hooks/default_hooks.h"
 #include "lockstep/train/ddp/distributed_data_parallel.h"
-#include "lockstep/train/ddp/hooks/default_hooks.h"
 #include "tests/support/captured_log.h"
 #include "tests/support/expect_error.h"
 #include "tests/unit/ddp/models.h"
@@ -70,7 +70,7 @@ void train(const ProcessGroup& group, const Options& options, int steps) {
     (ddp(wave({3, 4}, step * 7 + group.rank()), true) - 1).square().mean().backward();
     optimizer.step();
   }
-  const auto digests = all_gather_object(group, sha256_of(*model, optimizer));
+  const auto digests = group.all_gather_object(sha256_of(*model, optimizer));
   for (const std::string& digest : digests) CHECK(digest == digests.front());
 }
 
@@ -253,7 +253,7 @@ TEST_CASE("without a sampler every rank has all samples, of which DDP warns once
       for (int step = 0; step < 3; ++step) ddp(wave({6, 20}, equal ? 1 : group.rank())).sum().backward();
     });
     int count = 0;
-    const std::string warning = "all ranks passed the same tensor to their first forward";
+    const std::string warning = "all ranks passed the same tensor to their first forward pass";
     if (equal) log.await(warning);
     const std::string text = log.text();
     for (std::size_t at = text.find(warning); at != std::string::npos; at = text.find(warning, at + 1)) ++count;

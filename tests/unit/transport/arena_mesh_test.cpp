@@ -99,7 +99,7 @@ class ChildRank {
 }  // namespace
 
 TEST_CASE("the rings of many ranks take half a gibibyte of addresses at most") {
-  CHECK(ByteRings::region_bytes(1) <= 8192);
+  CHECK(ByteRings::region_bytes(1) <= 12288);
   CHECK(ByteRings::region_bytes(2) >= 2 * arena::kRingBytes);
   CHECK(ByteRings::region_bytes(64) < (std::size_t{513} << 20));
   CHECK(ByteRings::region_bytes(64) > 64 * 63 * arena::kRingBytes);

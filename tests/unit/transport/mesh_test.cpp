@@ -27,6 +27,25 @@ namespace {
 
 using Meshes = std::vector<std::unique_ptr<Mesh>>;
 
+// Over connections that are made when needed; here, before the test begins.
+Meshes connected(Meshes meshes) {
+  run_ranks_or_throw(static_cast<int>(meshes.size()), [&](int rank) {
+    Mesh& mesh = *meshes[static_cast<std::size_t>(rank)];
+    std::array<std::byte, 1> byte{};
+    for (int peer = 0; peer < mesh.size(); ++peer) {
+      while (peer != rank && mesh.send_some(peer, byte) == 0) {
+        mesh.wait(std::array{Mesh::Interest{peer, false, true}}, Deadline::after(20s));
+      }
+    }
+    for (int peer = 0; peer < mesh.size(); ++peer) {
+      while (peer != rank && mesh.recv_some(peer, byte) == 0) {
+        mesh.wait(std::array{Mesh::Interest{peer, true, false}}, Deadline::after(20s));
+      }
+    }
+  });
+  return meshes;
+}
+
 struct Kind {
   const char* name;
   Meshes (*make)(int size);
@@ -36,6 +55,10 @@ const Kind kKinds[] = {
     {"tcp", [](int size) { return make_tcp_meshes(size); }},
     {"tcp without checksums", [](int size) { return make_tcp_meshes(size, 2, 0, Checksums::off); }},
     {"tcp over three connections", [](int size) { return make_tcp_meshes(size, 3); }},
+    {"tcp, connected when needed",
+     [](int size) { return connected(make_tcp_meshes(size, 2, 0, Checksums::on, kWhenNeeded)); }},
+    {"tcp and shared memory, connected when needed",
+     [](int size) { return connected(make_tcp_meshes(size, 1, 2, Checksums::on, kWhenNeeded)); }},
     {"tcp, part of a larger group", [](int size) { return make_part_meshes(size); }},
     {"tcp and shared memory", [](int size) { return make_tcp_meshes(size, 2, 2); }},
     {"shared memory", [](int size) { return make_arena_meshes(size); }},
@@ -191,6 +214,54 @@ TEST_CASE("abort reaches every rank at once, wherever it waits, and the first re
       CHECK_ERROR(error_of([&] { std::rethrow_exception(error); }), ErrorKind::aborted,
                   "rank 1 ended the group: loss is NaN");
     }
+  }
+}
+
+TEST_CASE("an announcement reaches all peers beside their streams, and wakes those who wait") {
+  for (const Kind& kind : kKinds) {
+    CAPTURE(std::string(kind.name));
+    Meshes meshes = kind.make(3);
+    CHECK_FALSE(meshes[0]->take_announcement());
+    std::atomic<int> waiting{0};
+    run_ranks_or_throw(3, [&](int rank) {
+      Mesh& mesh = *meshes[static_cast<std::size_t>(rank)];
+      if (rank == 2) {
+        mesh.send_some(0, bytes_of("unread"));
+        while (waiting < 2) std::this_thread::yield();
+        return mesh.announce("barrier #7");
+      }
+      const std::array interest{Mesh::Interest{1 - rank, true, false}};
+      ++waiting;
+      std::array<std::byte, 4> buffer;
+      std::optional<Announcement> heard;
+      while (!heard) {
+        mesh.recv_some(1 - rank, buffer);  // nothing: then it waits for some
+        mesh.wait(interest, soon());
+        heard = mesh.take_announcement();
+      }
+      if (heard->from != 2 || heard->bytes != "barrier #7") throw std::runtime_error(heard->bytes);
+      if (mesh.take_announcement()) throw std::runtime_error("it is there twice");
+    });
+  }
+}
+
+TEST_CASE("the last of several announcements is found later, after its rank has left or has ended the group") {
+  const std::string longest(kMaxAnnouncementBytes, 'x');
+  for (const Kind& kind : kKinds) {
+    CAPTURE(std::string(kind.name));
+    Meshes meshes = kind.make(3);
+    meshes[1]->announce("first");
+    meshes[1]->announce(longest);
+    meshes[2]->announce("second");
+    meshes[2]->abort(Error(ErrorKind::aborted, "rank 2 ended the group"));
+    meshes[1].reset();
+    const Error error = error_of([&] {
+      for (;;) meshes[0]->wait({}, soon());
+    });
+    CHECK_ERROR(error, ErrorKind::aborted, "rank 2 ended the group");
+    std::array<Bytes, 3> heard;
+    while (const auto next = meshes[0]->take_announcement()) heard[static_cast<std::size_t>(next->from)] += next->bytes;
+    CHECK(heard == std::array<Bytes, 3>{"", longest, "second"});
   }
 }
 

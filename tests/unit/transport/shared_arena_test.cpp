@@ -12,12 +12,14 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "lockstep/base/format.h"
 #include "lockstep/comm/health/process_watch.h"
 #include "lockstep/comm/net/token.h"
 #include "lockstep/comm/store/memory_store.h"
@@ -45,8 +47,12 @@ class Ranks {
  public:
   // What a rank does before it makes the arena.
   using Before = std::function<void(int rank)>;
+  // What it does with it, and says.
+  using After = std::function<std::string(const Arena&, const SharedArenaSpec&, Store&)>;
 
-  explicit Ranks(Before before, Duration timeout = 20s) {
+  explicit Ranks(Before before, Duration timeout = 20s, ArenaOptions options = {.segment_bytes = 64 << 20},
+                 After after = nullptr)
+      : options_(options), after_(std::move(after)) {
     int start[2], results[2];
     REQUIRE(::pipe(start) == 0);
     REQUIRE(::pipe(results) == 0);
@@ -99,7 +105,7 @@ class Ranks {
     try {
       Start told;
       if (::read(start, &told, sizeof told) != static_cast<ssize_t>(sizeof told)) ::_exit(1);
-      SharedArenaSpec spec{.name = "test", .rank = rank, .members = {}, .options = {.segment_bytes = 64 << 20}};
+      SharedArenaSpec spec{.name = "test", .rank = rank, .members = {}, .options = options_};
       for (int each = 0; each < kRanks; ++each) {
         spec.members.push_back({"rank " + std::to_string(each), told.pids[each]});
       }
@@ -107,7 +113,7 @@ class Ranks {
       store.connect(Deadline::after(20s));
       before(rank);
       const auto arena = make_shared_arena(spec, store, Deadline::after(timeout));
-      line += "joined";
+      line += "joined" + (after_ ? after_(*arena, spec, store) : "");
     } catch (const Error& error) {
       line += std::string(to_string(error.kind())) + " " + error.what();
     }
@@ -115,6 +121,8 @@ class Ranks {
     ::_exit(::write(results, line.data(), line.size()) > 0 ? 0 : 1);
   }
 
+  ArenaOptions options_;
+  After after_;
   Token token_ = Token::generate();
   std::unique_ptr<StoreServer> server_;
   std::vector<pid_t> pids_;
@@ -149,6 +157,34 @@ TEST_CASE("ranks that are processes share an arena") {
   for (int rank = 0; rank < kRanks; ++rank) CHECK(ranks.text(rank) == "joined");
 }
 
+// feature: A-18
+TEST_CASE("a group that is split off has the tensors of the group that it is of, and needs little memory") {
+  const Ranks ranks([](int) {}, 20s, {.segment_bytes = 64 << 20},
+                    [](const Arena& whole, const SharedArenaSpec& of_whole, Store& store) {
+                      auto* mine = static_cast<int*>(whole.heap()->allocate(sizeof(int)));
+                      *mine = 10 + whole.rank();
+                      if (whole.rank() == 1) return std::string();
+                      SharedArenaSpec spec{.name = "part",
+                                           .rank = whole.rank() == 2 ? 0 : 1,
+                                           .members = {of_whole.members[2], of_whole.members[0]},
+                                           .options = {}};
+                      spec.heaps = std::make_shared<const ArenaHeaps>(whole.heaps()->of({2, 0}));
+                      const auto part = make_shared_arena(spec, store, Deadline::after(20s));
+                      part->control(spec.rank).reduced.store(1);
+                      part->ring();
+                      const auto ready = [&] { return part->control(1 - spec.rank).reduced.load() == 1; };
+                      part->await(
+                          ready, [](int) { return true; },
+                          [](const WaitFailure&) { return Error(ErrorKind::timeout, "late"); }, Deadline::after(20s));
+                      const auto offset = part->heaps()->offset_in(spec.rank, reinterpret_cast<std::byte*>(mine), 4);
+                      const int theirs = *reinterpret_cast<int*>(part->segment(1 - spec.rank) + offset.value());
+                      return fmt::format(", {} reads {}", part->heap() == whole.heap() ? "one heap" : "two", theirs);
+                    });
+  CHECK(ranks.text(0) == "joined, one heap reads 12");
+  CHECK(ranks.text(1) == "joined");
+  CHECK(ranks.text(2) == "joined, one heap reads 10");
+}
+
 // Sanitizers need more addresses, and descriptors of their own, than such limits leave.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 // fault: 21
@@ -164,6 +200,47 @@ TEST_CASE("a rank that may not have so many addresses is named on all ranks, wit
     check_all(ranks,
               {who + (unlucky == 0 ? " could not create shared memory" : " cannot map the group's shared memory"),
                "ulimit -v", "Cannot allocate memory"});
+  }
+}
+
+// What a process may map beyond what it has.
+void limit_addresses(std::size_t more) {
+  std::size_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  limit(RLIMIT_AS, pages * static_cast<std::size_t>(::getpagesize()) + more);
+}
+
+std::string size_of_segment(const Arena& arena, const SharedArenaSpec&, Store&) {
+  return fmt::format(" with {}", arena.heaps()->segment_bytes());
+}
+
+// feature: A-18
+TEST_CASE("the rank with the fewest addresses decides how large an arena is") {
+  for (const int unlucky : {0, 1, 2}) {
+    CAPTURE(unlucky);
+    const Ranks ranks([&](int rank) { limit_addresses(std::size_t{rank == unlucky ? 400U : 900U} << 20); }, 20s, {},
+                      &size_of_segment);
+    for (int rank = 0; rank < kRanks; ++rank) {
+      CAPTURE(ranks.text(rank));
+      REQUIRE(ranks.text(rank).starts_with("joined with "));
+      const auto segment = std::stoull(ranks.text(rank).substr(12));
+      CHECK(segment <= (std::size_t{200} << 20) / kRanks);
+      CHECK(segment > (std::size_t{150} << 20) / kRanks);
+    }
+  }
+}
+
+// fault: 21
+TEST_CASE("a rank with too few addresses for any arena is named on all ranks, with what to do") {
+  for (const int unlucky : {0, 1, 2}) {
+    CAPTURE(unlucky);
+    const Ranks ranks(
+        [&](int rank) {
+          if (rank == unlucky) limit_addresses(std::size_t{150} << 20);
+        },
+        20s, {}, &size_of_segment);
+    check_all(ranks, {"rank " + std::to_string(unlucky) + " cannot map the group's shared memory: it has 1",
+                      "of which shared memory may take half, and 3 ranks need", "ulimit -v unlimited"});
   }
 }
 
@@ -222,7 +299,7 @@ TEST_CASE("a rank that dies before it has mapped the memory is named at once, on
     CAPTURE(late.text(rank));
     CHECK(contains(late.text(rank), "timeout "));
   }
-  CHECK(contains(late.text(0), "not mapped by rank 1"));
+  CHECK(contains(late.text(0), "rank 1 did not map the shared memory of group test"));
 }
 
 TEST_CASE("a rank that dies before it has made the memory is named at once, one that stands still at the deadline") {
@@ -258,6 +335,7 @@ Error invited(const std::string& invitation) {
   spec.name = "test";
   spec.rank = 1;
   spec.members = {{"rank 0", ::getpid()}, {"rank 1", ::getpid()}};
+  spec.options.segment_bytes = kSegment;
   const Error error = error_of([&] { make_shared_arena(spec, store, Deadline::after(20s)); });
   CHECK(store.get("arena/test/1", Deadline::after(20s)).starts_with("?"));  // so that member 0 says the same
   return error;
@@ -273,7 +351,7 @@ TEST_CASE("a handle of shared memory that is a lie is corrupt data, and names it
     CHECK_ERROR(invited(to_string(invitation)), ErrorKind::corrupt_data, "rank 1 cannot map", why);
   };
   CHECK_ERROR(invited("rubbish"), ErrorKind::corrupt_data, "rank 0's handle of shared memory");
-  CHECK_ERROR(invited("1 2 3"), ErrorKind::corrupt_data, "ends too early");
+  CHECK_ERROR(invited("1 2 3"), ErrorKind::corrupt_data, "it is truncated");
   refused({1, right.fd, right.bytes, 17}, "the process id is 1");
   refused({right.pid, -1, right.bytes, 17}, "the descriptor is -1");
   refused({right.pid, right.fd, right.bytes + 1, 17}, "were announced");
@@ -281,7 +359,20 @@ TEST_CASE("a handle of shared memory that is a lie is corrupt data, and names it
   format_arena(mapping, 2, 2 * kSegment, 0, 17);
   refused(right, "the size of a segment is 16777216");
   format_arena(mapping, 3, kSegment, 0, 17);
-  refused(right, "belongs to another group or version");
+  refused(right, "was made for another group or by another version of Lockstep");
+}
+
+// fault: 21
+TEST_CASE("why a member cannot map the memory stays in the store, for those who see only that it has ended") {
+  MemoryStore store;
+  store.set("arena/test/1", "!too few addresses", Deadline::after(20s));
+  SharedArenaSpec spec;
+  spec.name = "test";
+  spec.members = {{"rank 0", ::getpid()}, {"rank 1", ::getpid()}};
+  spec.options.segment_bytes = kSegment;
+  CHECK_ERROR(error_of([&] { make_shared_arena(spec, store, Deadline::after(20s)); }), ErrorKind::internal,
+              "rank 1 cannot map the group's shared memory: too few addresses");
+  CHECK(store.check({"arena/test/1"}, Deadline::after(20s)));
 }
 
 // fault: S8
@@ -322,5 +413,5 @@ TEST_CASE("an abort record that no rank has written is corrupt data") {
   record.places[0].text_bytes = 1 << 30;
   CHECK_ERROR(read_abort(record, 0, 3), ErrorKind::corrupt_data, "length of its text");
   record.first = 4;
-  CHECK_ERROR(read_abort(record, 0, 3), ErrorKind::corrupt_data, "the place is 3, only 0 to 2");
+  CHECK_ERROR(read_abort(record, 0, 3), ErrorKind::corrupt_data, "the place is 3; expected 0 to 2");
 }

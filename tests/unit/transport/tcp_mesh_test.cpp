@@ -50,7 +50,7 @@ struct MeshAndPuppet {
       if (rank == 0) {
         mesh = connect_tcp_mesh(settings, store, soon());
       } else {
-        puppet = std::move(connect_tcp_links(settings, store, soon())[0]);
+        puppet = std::move(connect_tcp_links(settings, store, soon()).links[0]);
       }
     });
   }
@@ -106,7 +106,7 @@ TEST_CASE("ranks that do not come are named at the deadline") {
   });
   for (const std::size_t rank : {0, 2}) {
     const Error error = error_of([&] { std::rethrow_exception(errors[rank]); });
-    CHECK_ERROR(error, ErrorKind::timeout, "mesh 'test'", "ranks 1, 3 of 4 have not joined");
+    CHECK_ERROR(error, ErrorKind::timeout, "group 'test'", "rank(s) 1, 3 (world size 4) have not joined");
     CHECK(error.detail().peer == 1);
   }
 }
@@ -116,7 +116,7 @@ TEST_CASE("a rank that published its address and then does not connect is named"
   store.set("mesh/test/1", "127.0.0.1:1", soon());
   const auto settings = tcp_mesh_settings(0, 2, Token::generate());
   CHECK_ERROR(error_of([&] { connect_tcp_mesh(settings, store, Deadline::after(100ms)); }), ErrorKind::timeout,
-              "ranks 1 of 2 have not connected");
+              "rank(s) 1 (world size 2) have not connected");
 }
 
 TEST_CASE("a lower rank that is gone is named with its address") {
@@ -262,7 +262,7 @@ TEST_CASE("arguments that make no mesh are refused") {
   MemoryStore store;
   auto settings = tcp_mesh_settings(2, 2, Token::generate());
   CHECK_ERROR(error_of([&] { connect_tcp_mesh(settings, store, soon()); }), ErrorKind::invalid_argument,
-              "no rank 2 in a mesh of 2");
+              "no rank 2 in a group of 2");
   settings.rank = 0;
   settings.name = std::string(65, 'x');
   CHECK_ERROR(error_of([&] { connect_tcp_mesh(settings, store, soon()); }), ErrorKind::invalid_argument, "65");
@@ -292,10 +292,11 @@ TEST_CASE("who does not belong is refused with the reason, and the mesh comes ab
                 "this is generation 5, not 4");
     CHECK_ERROR(attempt([](auto& s) { s.size = 3; }, 0), ErrorKind::invalid_argument, "has 2 ranks, not 3");
     CHECK_ERROR(attempt([](auto& s) { s.rank = 7; }, 0), ErrorKind::invalid_argument,
-                "only ranks 1 to 1 connect to rank 0, not rank 7");
-    CHECK_ERROR(attempt([](auto& s) { s.rank = 0; }, 0), ErrorKind::invalid_argument, "not rank 0");
+                "no rank 7 connects to rank 0 of 2");
+    CHECK_ERROR(attempt([](auto& s) { s.rank = 0; }, 0), ErrorKind::invalid_argument,
+                "no rank 0 connects to rank 0 of 2");
     CHECK_ERROR(attempt([](auto& s) { s.name = "else"; }, 0), ErrorKind::invalid_argument,
-                "this is mesh 'test', not 'else'");
+                "this is group 'test', not 'else'");
     CHECK_ERROR(attempt([](auto&) {}, 2), ErrorKind::invalid_argument, "no connection number 2");
     // The silent stranger is still connected while rank 1 itself comes.
     meshes[1] = connect_tcp_mesh(tcp_mesh_settings(1, 2, token), store, soon());
@@ -316,7 +317,7 @@ TEST_CASE("ranks that want different numbers of connections both learn of it at 
     CHECK(steady_clock().now() - start < 5s);
     for (int rank = 0; rank < 2; ++rank) {
       const Error error = error_of([&] { std::rethrow_exception(errors[static_cast<std::size_t>(rank)]); });
-      CHECK_ERROR(error, ErrorKind::invalid_argument, "mesh 'test': ", "rank 1 (host ",
+      CHECK_ERROR(error, ErrorKind::invalid_argument, "group 'test': ", "rank 1 (host ",
                   " makes " + std::to_string(wanted[1]) + " connections for data where rank 0 expects " +
                       std::to_string(wanted[0]),
                   "LOCKSTEP_CONNECTIONS", "must be the same on all ranks");
@@ -339,7 +340,7 @@ TEST_CASE("ranks that differ in whether data carry checksums both learn of it at
                                                   : "with checksums where rank 0 expects it without";
     for (int rank = 0; rank < 2; ++rank) {
       const Error error = error_of([&] { std::rethrow_exception(errors[static_cast<std::size_t>(rank)]); });
-      CHECK_ERROR(error, ErrorKind::invalid_argument, "mesh 'test': ", "rank 1 (host ", what, "LOCKSTEP_CHECKSUMS",
+      CHECK_ERROR(error, ErrorKind::invalid_argument, "group 'test': ", "rank 1 (host ", what, "LOCKSTEP_CHECKSUMS",
                   "must be the same on all ranks");
       CHECK(error.detail().peer == 1 - rank);
     }
@@ -352,8 +353,8 @@ TEST_CASE("a number of connections that is out of range is refused before anybod
     auto settings = tcp_mesh_settings(1, 2, Token::generate());
     settings.connections = connections;
     const Error error = error_of([&] { connect_tcp_mesh(settings, store, soon()); });
-    CHECK_ERROR(error, ErrorKind::invalid_argument, "mesh 'test': rank 1 asks for " + std::to_string(connections),
-                "it must be 1 to 64");
+    CHECK_ERROR(error, ErrorKind::invalid_argument, "group 'test': rank 1 asks for " + std::to_string(connections),
+                "1 to 64 are possible");
     CHECK(error.detail().rank == 1);
   }
 }
@@ -399,7 +400,7 @@ TEST_CASE("a second claimant of a rank is refused, with the first one named") {
   CHECK_ERROR(error_of([&] { std::rethrow_exception(errors[2]); }), ErrorKind::invalid_argument, "rank 2",
               "is already connected", "host");
   CHECK_ERROR(error_of([&] { std::rethrow_exception(errors[0]); }), ErrorKind::timeout,
-              "ranks 1, 2 of 3 have not connected");
+              "rank(s) 1, 2 (world size 3) have not connected");
 }
 
 TEST_CASE("a peer whose process dies is reported at once, with rank, host and pid") {
@@ -456,7 +457,8 @@ TEST_CASE("nonsense on the control connection ends the group and names its sende
   CHECK_ERROR(send(framed("\x09")), ErrorKind::corrupt_data, "rank 1's control message: the kind is 9");
   CHECK_ERROR(send(framed(encode(ControlKind::bell, kGroup) + "more")), ErrorKind::corrupt_data, "4 trailing bytes");
   const Error nobody(ErrorKind::peer_lost, "rank 1000000 has died", {.peer = 1'000'000});
-  CHECK_ERROR(send(framed(encode_abort(kGroup, nobody))), ErrorKind::corrupt_data, "the rank is 1000000, only -1 to 1");
+  CHECK_ERROR(send(framed(encode_abort(kGroup, nobody))), ErrorKind::corrupt_data,
+              "the rank is 1000000; expected -1 to 1");
   Bytes unknown = encode_abort(kGroup, nobody);
   unknown[9] = 99;
   CHECK_ERROR(send(framed(unknown)), ErrorKind::corrupt_data, "kind of error is 99");

@@ -54,6 +54,7 @@ class ReportingEngine final : public torch::autograd::Engine {
       throw;
     }
   }
+  static Engine& base() { return get_base_engine(); }
 };
 
 torch::autograd::Engine& reporting_engine() {
@@ -61,18 +62,24 @@ torch::autograd::Engine& reporting_engine() {
   return engine;
 }
 
+template <class Engine>
+bool engine_is() {
+  return typeid(torch::autograd::Engine::get_default_engine()) == typeid(Engine);
+}
+
 }  // namespace
 
 FailedBackward::FailedBackward(std::function<void(const char*)> report) : report_(std::move(report)) {
   const std::lock_guard lock(listeners().mutex);
-  if (typeid(torch::autograd::Engine::get_default_engine()) == typeid(torch::autograd::Engine))
-    torch::autograd::set_default_engine_stub(reporting_engine);
+  if (engine_is<torch::autograd::Engine>()) torch::autograd::set_default_engine_stub(reporting_engine);
   listeners().all.push_back(this);
 }
 
 FailedBackward::~FailedBackward() {
   const std::lock_guard lock(listeners().mutex);
   std::erase(listeners().all, this);
+  if (!listeners().all.empty() || !engine_is<ReportingEngine>()) return;
+  torch::autograd::set_default_engine_stub(&ReportingEngine::base);  // backwards in it go on
 }
 
 void FailedBackward::claim_thread() {

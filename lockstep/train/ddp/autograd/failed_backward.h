@@ -1,6 +1,7 @@
 // Reports the exception of a backward. autograd engine -> FailedBackward -> failure note of the group. torch's hooks
 // see that a backward ends early, but not why. So torch gets an engine that looks at exceptions on their way out, as
-// its Python layer has one. If another part of the program has installed its own engine, nothing is reported.
+// its Python layer has one, as long as a FailedBackward lives. If another part of the program has installed its own
+// engine, nothing is reported.
 #pragma once
 
 #include <functional>

@@ -10,6 +10,7 @@
 #include <optional>
 #include <utility>
 
+#include "lockstep/base/error.h"
 #include "lockstep/comm/group/sole_owner.h"
 
 namespace lockstep::internal {

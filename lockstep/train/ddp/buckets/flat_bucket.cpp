@@ -5,9 +5,10 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/group/device_streams.h"
 #include "lockstep/comm/group/sole_owner.h"
 #include "lockstep/train/ddp/buckets/gradient_bucket.h"
-#include "lockstep/train/ddp/hooks/default_hooks.h"
+#include "lockstep/train/ddp/comm_hooks/default_hooks.h"
 
 namespace lockstep::internal {
 namespace {
@@ -68,6 +69,7 @@ class FlatBucket final : public GradientBucket {
       at::Tensor(views[i]).copy_(gradient);
       copied_bytes_ += gradient.nbytes();
     }
+    note_use(buffer_);
     result_ = hook_(bucket, launch.group);
     if (result_) return;
     throw Error(ErrorKind::invalid_argument, "the communication hook returned no function for bucket " +

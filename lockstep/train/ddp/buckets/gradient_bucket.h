@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "lockstep/comm/group/process_group.h"
-#include "lockstep/train/ddp/hooks/comm_hook.h"
+#include "lockstep/train/ddp/comm_hooks/comm_hook.h"
 
 namespace lockstep::internal {
 

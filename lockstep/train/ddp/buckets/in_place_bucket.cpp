@@ -7,6 +7,7 @@
 
 #include "lockstep/base/observe/process_recorder.h"
 #include "lockstep/comm/group/arena_allocator.h"
+#include "lockstep/comm/group/device_streams.h"
 #include "lockstep/comm/group/sole_owner.h"
 #include "lockstep/comm/group/tensor_segments.h"
 #include "lockstep/train/ddp/autograd/gradient_hooks.h"
@@ -50,6 +51,7 @@ class InPlaceBucket final : public GradientBucket {
       if (!gradient.defined()) gradient = at::empty_like(member.parameter);
       gradient.copy_(copy.values);
     }
+    note_use(buffer_);
     if (finish.factor == 1 && finish.factors == nullptr) return;
     for (const BucketMember& member : members_) {
       if (is_used(finish, member)) member.parameter.mutable_grad().mul_(factor_of(finish, member));
@@ -87,6 +89,7 @@ class InPlaceBucket final : public GradientBucket {
       if (copy->operand.defined()) operands_->push_back(copy->operand);
       ++copy;
     }
+    note_use(buffer_);
   }
 
   // A parameter may be given other strides between backwards.

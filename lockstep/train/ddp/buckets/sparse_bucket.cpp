@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/comm/group/derived.h"
+#include "lockstep/comm/group/process_group.h"
 #include "lockstep/train/ddp/buckets/gradient_bucket.h"
 
 namespace lockstep::internal {
@@ -23,7 +23,7 @@ class SparseBucket final : public GradientBucket {
   void do_finish(const Finish& finish) override {
     const at::NoGradGuard no_grad;
     const BucketMember& member = members_.front();
-    at::Tensor sum = all_reduce_sparse(finish.group, mine_, call());
+    at::Tensor sum = finish.group.all_reduce_sparse(mine_, call());
     mine_.reset();
     if (!is_used(finish, member)) return;
     sum._values().mul_(factor_of(finish, member) / finish.group.size());

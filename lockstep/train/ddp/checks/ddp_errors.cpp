@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/comm/group/process_group.h"
 
@@ -27,65 +28,73 @@ Error no_gradient_error(int rank, const std::vector<std::string>& parameters) {
       fmt::format("{}", fmt::join(parameters.begin(), parameters.begin() + static_cast<std::ptrdiff_t>(shown), ", "));
   if (count > shown) names += fmt::format(", and {} more", count - shown);
   return backward_error(
-      rank, fmt::format("{} parameters got no gradient in this backward on rank {}: {}. Every parameter that requires "
-                        "a gradient must take part in the loss on every rank; use them all, freeze them with "
-                        "requires_grad_(false) before the model is wrapped, or set find_unused_parameters",
-                        count, rank, names));
+      rank,
+      fmt::format("{} parameters got no gradient in this backward pass on rank {}: {}. Every parameter that requires "
+                  "a gradient must take part in the loss on every rank; use them all, freeze them with "
+                  "requires_grad_(false) before the model is wrapped, or set find_unused_parameters",
+                  count, rank, names));
 }
 
 Error late_gradient_error(int rank, const std::string& parameter, bool thought_unused) {
   return backward_error(
-      rank, fmt::format("parameter {} got {}, the last one after its reduction had begun on rank {}. Parts of a graph "
-                        "that are recomputed in backward (checkpointing) cause this; if the graph is the same in every "
-                        "iteration, set static_graph",
-                        parameter,
-                        thought_unused ? "a gradient although no output of the model depended on it"
-                                       : "several gradients in one backward",
-                        rank));
+      rank,
+      fmt::format(
+          "parameter {} got {}, the last one after its reduction had begun on rank {}. Parts of a graph "
+          "that are recomputed in the backward pass (checkpointing) cause this; if the graph is the same in every "
+          "iteration, set static_graph",
+          parameter,
+          thought_unused ? "a gradient although no output of the model depended on it"
+                         : "several gradients in one backward pass",
+          rank));
 }
 
 Error graph_changed_error(int rank, const std::string& parameter, int gradients, int in_first) {
   return backward_error(
-      rank, fmt::format("static_graph: parameter {} got {} gradients in this backward on rank {}, and {} in the first "
-                        "one. Unset static_graph for a graph that changes, and set find_unused_parameters if it "
-                        "leaves out parameters",
-                        parameter, gradients, rank, in_first));
+      rank,
+      fmt::format("static_graph: parameter {} got {} gradients in this backward pass on rank {}, and {} in the first "
+                  "one. Unset static_graph for a graph that changes, and set find_unused_parameters if it "
+                  "leaves out parameters",
+                  parameter, gradients, rank, in_first));
 }
 
 Error non_finite_error(int rank, const std::vector<std::pair<int, std::string>>& where) {
   std::vector<std::string> places;
   for (const auto& [bad, parameter] : where)
     places.push_back(fmt::format("rank {} in the gradient of {}", bad, parameter));
-  return backward_error(rank,
-                        fmt::format("NaN or Inf on {}. All gradients of this backward were dropped on all ranks, so "
-                                    "that an optimizer's step changes nothing",
-                                    fmt::join(places, "; ")),
-                        ErrorKind::corrupt_data);
+  return backward_error(
+      rank,
+      fmt::format("NaN or Inf on {}. All gradients of this backward pass were dropped on all ranks, so "
+                  "that an optimizer's step changes nothing",
+                  fmt::join(places, "; ")),
+      ErrorKind::corrupt_data);
 }
 
 Error overflow_error(int rank, const std::string& parameter) {
-  return backward_error(rank,
-                        fmt::format("NaN or Inf in the averaged gradient of {}, though the ranks' own gradients are "
-                                    "finite: their sum, or their conversion by a hook or reduce_dtype, is too large "
-                                    "for its type. All gradients of this backward were dropped on all ranks, so that "
-                                    "an optimizer's step changes nothing. Scale the loss, or reduce in a wider type",
-                                    parameter),
-                        ErrorKind::corrupt_data);
+  return backward_error(
+      rank,
+      fmt::format("NaN or Inf in the averaged gradient of {}, though the ranks' own gradients are "
+                  "finite: their sum, or their conversion by a hook or reduce_dtype, is too large "
+                  "for its type. All gradients of this backward pass were dropped on all ranks, so that "
+                  "an optimizer's step changes nothing. Scale the loss, or reduce in a wider type",
+                  parameter),
+      ErrorKind::corrupt_data);
 }
 
 Error stray_gradients_error(int rank) {
   return Error(
       ErrorKind::invalid_argument,
-      fmt::format("on rank {} a backward gave gradients to parameters without going through the last forward of "
-                  "DistributedDataParallel, whose output still exists, so they were not averaged. To train on this "
-                  "loss, compute it from the output of ddp(...) (add 0 * output.sum() if the loss does not use it). "
-                  "Otherwise destroy that output first, or compute the loss under NoGradGuard",
-                  rank),
+      fmt::format(
+          "on rank {} a backward pass gave gradients to parameters without going through the last forward pass of "
+          "DistributedDataParallel, whose output still exists, so they were not averaged. To train on this "
+          "loss, compute it from the output of ddp(...) (add 0 * output.sum() if the loss does not use it). "
+          "Otherwise destroy that output first, or compute the loss under NoGradGuard",
+          rank),
       {.rank = rank, .operation = "forward"});
 }
 
 std::string_view only_stray_backwards_text() {
-  return "DistributedDataParallel: no backward so far went through ddp(...), so no gradient was averaged and each rank "
+  return "DistributedDataParallel: no backward pass so far went through ddp(...), so no gradient was averaged and each "
+         "rank "
          "trains alone. Compute the loss from ddp(x) instead of model->forward(x). To keep gradients local for now, "
          "call ddp(x) under ddp.no_sync()";
 }
@@ -114,9 +123,10 @@ Error resized_parameter_error(int rank, const std::string& parameter, const std:
                               const std::string& now) {
   return Error(
       ErrorKind::invalid_argument,
-      fmt::format("on rank {} parameter {} had shape {} when it was wrapped in DistributedDataParallel, and has {} "
-                  "now. If it must grow, destroy the wrapper and the optimizer on all ranks and create new ones",
-                  rank, parameter, before, now),
+      fmt::format(
+          "on rank {} parameter {} had shape {} when it was wrapped in DistributedDataParallel, and has {} "
+          "now. If its shape must change, destroy the wrapper and the optimizer on all ranks and create new ones",
+          rank, parameter, before, now),
       {.rank = rank, .operation = "forward"});
 }
 
@@ -133,38 +143,41 @@ Error chosen_inputs_error(int rank, const std::string& parameter) {
   return backward_error(
       rank, fmt::format("on rank {} backward was called with `inputs` that include parameter {}. With mixed precision "
                         "the graph holds a copy of it, so it would get no gradient. Call backward without "
-                        "`inputs`, or set requires_grad of the others to false before the forward",
+                        "`inputs`, or set requires_grad of the others to false before the forward pass",
                         rank, parameter));
 }
 
 Error backward_outside_error() {
-  return Error(ErrorKind::invalid_argument,
-               "lockstep mode: this backward goes through a forward outside of for_each_shard(), so its gradients "
-               "would not be averaged; do both in the callback of for_each_shard()");
+  return Error(
+      ErrorKind::invalid_argument,
+      "lockstep mode: this backward pass goes through a forward pass outside of for_each_shard(), so its gradients "
+      "would not be averaged; do both in the callback of for_each_shard()");
 }
 
 Error destroyed_wrapper_error() {
-  return Error(
-      ErrorKind::invalid_argument,
-      "DistributedDataParallel: this backward goes through a forward of a wrapper that has been destroyed since, "
-      "so its gradients would not be averaged. Keep the wrapper until the backward has ended");
+  return Error(ErrorKind::invalid_argument,
+               "DistributedDataParallel: this backward pass goes through a forward pass of a wrapper that has been "
+               "destroyed since, "
+               "so its gradients would not be averaged. Keep the wrapper until the backward pass has ended");
 }
 
 Error mixed_join_error(int rank) {
   return backward_error(
       rank,
-      fmt::format("on rank {} a backward goes through a batch of this rank and through one that it repeats in join(), "
-                  "and uses a result of the latter that forward() did not return as a tensor or in a container of "
-                  "tensors, so it cannot be excluded. Return it, or run a separate backward for each batch",
-                  rank));
+      fmt::format(
+          "on rank {} a backward pass goes through a batch of this rank and through one that it repeats in join(), "
+          "and uses a result of the latter that forward() did not return as a tensor or in a container of "
+          "tensors, so it cannot be excluded. Return it, or run a separate backward pass for each batch",
+          rank));
 }
 
 Error unweighted_gradient_error(int rank, const std::string& parameter) {
   return backward_error(
-      rank, fmt::format("the gradient of {} on rank {} was left by a backward outside DistributedDataParallel, so its "
-                        "weight is unknown, and weighted averages need it; call zero_grad() before the next "
-                        "backward through the wrapper",
-                        parameter, rank));
+      rank,
+      fmt::format("the gradient of {} on rank {} was left by a backward pass outside DistributedDataParallel, so its "
+                  "weight is unknown, and weighted averages need it; call zero_grad() before the next "
+                  "backward pass through the wrapper",
+                  parameter, rank));
 }
 
 Error mixed_gradient_error(int rank, const std::string& parameter) {
@@ -181,7 +194,7 @@ Error misplaced_event_error(int rank, std::string_view event, std::string_view s
       rank,
       fmt::format(
           "on rank {} DistributedDataParallel got the event '{}' in the state '{}'. A communication hook must not "
-          "call the model or run its backward, and only one thread may use a wrapper at a time",
+          "call the model or run its backward pass, and only one thread may use a wrapper at a time",
           rank, event, state));
 }
 
@@ -193,13 +206,13 @@ Error different_values_error(int rank, const std::string& parameter, const std::
                              std::uint64_t backwards) {
   return Error(
       ErrorKind::desync,
-      fmt::format(
-          "after {} backwards through ddp(...) the parameters differ between ranks. First: {}, where "
-          "rank 0 has other values than rank {}. Compute the loss from ddp(x): model->forward(x) "
-          "averages nothing. Every rank must apply the same optimizer with the same settings to the "
-          "same parameters, and change them in no other way, as Embedding with max_norm does in its "
-          "forward. If they are meant to differ for a while, as in post-local SGD, set compare_parameters_every to 0",
-          backwards, parameter, fmt::join(ranks, ", ")),
+      fmt::format("after {} backward passes through ddp(...) the parameters differ between ranks. First: {}, where "
+                  "rank 0 has other values than rank {}. Compute the loss from ddp(x): model->forward(x) "
+                  "averages nothing. Every rank must apply the same optimizer with the same settings to the "
+                  "same parameters, and change them in no other way, as Embedding with max_norm does in its "
+                  "forward pass. If they are meant to differ for a while, as in post-local SGD, set "
+                  "compare_parameters_every to 0",
+                  backwards, parameter, fmt::join(ranks, ", ")),
       {.rank = rank, .operation = "comparing parameters"});
 }
 

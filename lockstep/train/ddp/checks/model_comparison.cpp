@@ -7,8 +7,8 @@
 #include <cstring>
 #include <sstream>
 
+#include "lockstep/base/error.h"
 #include "lockstep/base/hash.h"
-#include "lockstep/comm/group/consistency_check.h"
 #include "lockstep/train/ddp/checks/ddp_errors.h"
 
 namespace lockstep {
@@ -56,7 +56,7 @@ std::uint64_t hash_of_values(const at::Tensor& tensor) {
 
 void verify_same_model(const NamedTensors& parameters, const NamedTensors& buffers, const std::string& settings,
                        const ProcessGroup& group) {
-  const auto differs = first_difference(group, description(parameters, buffers, settings));
+  const auto differs = group.first_difference(description(parameters, buffers, settings));
   if (!differs) return;
   throw different_models_error(differs->rank, "entry " + std::to_string(differs->line), differs->on_rank_0,
                                differs->on_rank);
@@ -98,7 +98,9 @@ void verify_same_values(const NamedTensors& tensors, const ProcessGroup& group, 
     const std::vector<int> ranks = differs(told, i);
     if (!ranks.empty()) throw different_values_error(group.rank(), tensors[i].first, ranks, backwards);
   }
-  throw Error(ErrorKind::internal, "the joint hash of the parameters differs, but the hash of no parameter does");
+  throw Error(ErrorKind::internal,
+              "the parameters differ between ranks, but comparing them one by one found no difference; did they change "
+              "meanwhile?");
 }
 
 }  // namespace lockstep

@@ -2,6 +2,7 @@
 
 #include <bit>
 
+#include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 
 namespace lockstep {
@@ -18,7 +19,8 @@ void check_mode(const LockstepMode& mode, int ranks) {
     throw lockstep_mode_error(fmt::format("the number of ranks is {}; it has to be a power of two", ranks));
   }
   if (mode.shards % ranks != 0) {
-    throw lockstep_mode_error(fmt::format("{} shards are too few for {} ranks", mode.shards, ranks));
+    throw lockstep_mode_error(
+        fmt::format("{} shards are too few for {} ranks; use at least as many shards as ranks", mode.shards, ranks));
   }
   if (mode.threads < 1) {
     throw lockstep_mode_error(fmt::format("threads is {}; give 1 or more", mode.threads));

@@ -15,7 +15,6 @@
 #include "lockstep/base/format.h"
 #include "lockstep/base/log.h"
 #include "lockstep/comm/group/arena_allocator.h"
-#include "lockstep/comm/group/consistency_check.h"
 #include "lockstep/comm/group/sole_owner.h"
 #include "lockstep/train/ddp/autograd/gradient_hooks.h"
 #include "lockstep/train/ddp/checks/ddp_errors.h"
@@ -89,7 +88,7 @@ ShardedStep::ShardedStep(const torch::nn::Module& module, const NamedTensors& pa
 
 void ShardedStep::compare_with_other_ranks() const {
   const std::string options = fmt::format("{} shards, seed {} and threads {}", mode_.shards, mode_.seed, mode_.threads);
-  const auto difference = first_difference(group_, options + "\n" + text_of(arithmetic_));
+  const auto difference = group_.first_difference(options + "\n" + text_of(arithmetic_));
   if (!difference) return;
   const std::string sides =
       fmt::format("rank 0 has {}, rank {} has {}", difference->on_rank_0, difference->rank, difference->on_rank);
@@ -238,10 +237,10 @@ void ShardedStep::compute_together(const std::function<double(Shard)>& body, Sha
 ShardResult ShardedStep::collect(double loss, const Shard& shard, BackwardRecord::Left left) {
   if (left == BackwardRecord::Left::part) drop_gradients();
   if (left == BackwardRecord::Left::mixture && has_gradients()) {
-    fail_everywhere(lockstep_mode_error(
-        fmt::format("a backward of shard {} failed, its callback went on, and its partial gradients were added to "
-                    "those of other backwards; call zero_grad() when a backward fails",
-                    shard.index)));
+    fail_everywhere(lockstep_mode_error(fmt::format(
+        "a backward pass of shard {} failed, its callback continued, and its partial gradients were added to "
+        "those of other backward passes; call zero_grad() when a backward pass fails",
+        shard.index)));
   }
   ShardResult result{.loss = loss};
   result.tensors.reserve(parameters_.size() + buffers_.averaged());
@@ -288,8 +287,9 @@ void ShardedStep::drop_gradients() const {
 void ShardedStep::check_forward(bool is_training) const {
   if (is_running_ || !is_training) return;
   throw lockstep_mode_error(
-      "a forward in training outside of for_each_shard(), so its gradients would not be averaged; do it in "
-      "the callback of for_each_shard(), or call eval() first");
+      "a forward pass in training mode was run outside of for_each_shard(), so its gradients would not be averaged; "
+      "run it "
+      "in the callback of for_each_shard(), or call eval() first");
 }
 
 LockstepState ShardedStep::state() const {
@@ -302,9 +302,9 @@ LockstepState ShardedStep::state() const {
 
 void ShardedStep::load_state(const LockstepState& state) {
   if (state.shards != mode_.shards || state.seed != mode_.seed) {
-    throw lockstep_mode_error(
-        fmt::format("the state is of a run with {} shards and seed {}, this one has {} shards and seed {}",
-                    state.shards, state.seed, mode_.shards, mode_.seed));
+    throw lockstep_mode_error(fmt::format(
+        "the state is of a run with {} shards and seed {}, but this one has {} shards and seed {}; use the same values",
+        state.shards, state.seed, mode_.shards, mode_.seed));
   }
   if (group_.rank() == 0) warn_of_changes(state);
   step_ = state.step;

@@ -191,7 +191,7 @@ std::optional<std::string> change_of_straggler(const StepReport& report, std::op
   if (before == found.rank) return std::nullopt;
   const RankSteps& steps = report.ranks[static_cast<std::size_t>(found.rank)];
   return fmt::format(
-      "{} holds up the others: it came last in {:.0f} % of the last {} steps, on average {:.2f} ms later than the "
+      "{} delays the others: it was last in {:.0f} % of the last {} steps, on average {:.2f} ms later than the "
       "others, in steps of {:.2f} ms; it spends {:.2f} ms a step on {}, the others {:.2f} ms",
       name(found.rank), 100 * steps.late.share, report.steps, 1e3 * steps.late.mean, 1e3 * steps.times.total(),
       1e3 * found.part_own, found.part, 1e3 * found.part_others);

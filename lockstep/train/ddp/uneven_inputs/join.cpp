@@ -110,11 +110,12 @@ Next next_of_all(const ProcessGroup& group, bool i_go_on, const UnevenOptions& o
 
 void throw_never_had_one(const ProcessGroup& group) {
   throw_on_all_ranks(
-      group, Error(ErrorKind::invalid_argument,
-                   "join: rank " + std::to_string(group.rank()) +
-                       " has no batch at all, so it has no step to repeat while the others go on. Give every rank one "
-                       "batch, or give join() a batch of the right shape as `first`",
-                   {.rank = group.rank(), .operation = "join"}));
+      group,
+      Error(ErrorKind::invalid_argument,
+            "join: rank " + std::to_string(group.rank()) +
+                " has no batch at all, so it has no step to repeat while other ranks continue. Give every rank one "
+                "batch, or give join() a batch of the right shape as `first`",
+            {.rank = group.rank(), .operation = "join"}));
 }
 
 }  // namespace join_detail

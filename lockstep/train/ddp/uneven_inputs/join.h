@@ -1,7 +1,7 @@
 // join() lets ranks with different numbers of batches train together. The user's loop -> join -> step, for every batch
 // of the longest rank. Collective; blocks; belongs to one thread.
 //
-//   lockstep::join(world.group(), loader, [&](const lockstep::Batch& batch) {
+//   lockstep::join(world.group(), loader, [&](const lockstep::FashionMnist::Batch& batch) {
 //     optimizer.zero_grad();
 //     cross_entropy(ddp(batch.data), batch.target).backward();
 //     optimizer.step();

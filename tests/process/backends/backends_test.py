@@ -43,8 +43,10 @@ class Ranks:
         # Each into a file of its own; the status as well, since mpirun reports one for all.
         script = ('RANK=${OMPI_COMM_WORLD_RANK:-$PMI_RANK} && export RANK && cd "$0" && "$@" > out.$RANK; '
                   'code=$?; echo $code > code.$RANK')
-        # Open MPI's mpirun can deadlock when two ranks leave at once and it ends the rest.
-        options = (["--allow-run-as-root", "--oversubscribe", "--mca", "orte_allowed_exit_without_sync", "1"]
+        # Open MPI's mpirun can deadlock when two ranks leave at once and it ends the rest, and fails where another one
+        # makes or removes the folder that all of a user's share.
+        options = (["--allow-run-as-root", "--oversubscribe", "--mca", "orte_allowed_exit_without_sync", "1",
+                    "--mca", "orte_tmpdir_base", folder]
                    if "Open" in version_of_mpirun() else [])
         with subprocess.Popen([MPIRUN, *options, "-n", str(size), "sh", "-c", script, folder, *command],
                               env=self.environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,

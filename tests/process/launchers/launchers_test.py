@@ -138,7 +138,10 @@ class OpenMpi(Mpi):
     NAME = "Open MPI"
 
     def mpirun(self, ranks):
-        return ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", str(ranks)]
+        # Open MPI's mpirun fails where another one makes or removes the folder that all of a user's share: not this one.
+        sessions = tempfile.mkdtemp(dir=self.folder)
+        return ["mpirun", "--allow-run-as-root", "--oversubscribe", "--mca", "orte_tmpdir_base", sessions, "-n",
+                str(ranks)]
 
     def test_a_world_over_mpi_takes_rank_and_address_from_mpi(self):
         need_backend_mpi(self)

@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -36,6 +37,11 @@ StreamOrder& order() {
   return *order;
 }
 
+LateWork& late_work() {
+  static LateWork* const late = new LateWork;
+  return *late;
+}
+
 StreamOrder::Stream number_of(c10::Stream stream) {
   return static_cast<StreamOrder::Stream>(stream.device_index()) * kFakeStreams +
          static_cast<StreamOrder::Stream>(stream.id());
@@ -46,17 +52,26 @@ c10::Stream current_stream(at::Device device) {
   return c10::Stream(c10::Stream::UNSAFE, {at::kPrivateUse1, index}, current_streams[static_cast<std::size_t>(index)]);
 }
 
-void wait_for(const StreamOrder::Clock& event) {
-  ++synchronizations;
-  ++waits_here;
-  order().synchronize(event);
-}
-
 // Whether it is over is not known to the host before it asks a second time.
 struct Event {
   StreamOrder::Clock clock;
+  LateWork::Gates gates;
   int questions = 0;
 };
+
+Event event_of(StreamOrder::Stream stream) { return {order().record(stream), late_work().of(stream)}; }
+
+void wait_for(const Event& event) {
+  ++synchronizations;
+  ++waits_here;
+  await_all(event.gates);
+  order().synchronize(event.clock);
+}
+
+void block(StreamOrder::Stream stream, const Event& event) {
+  order().block(stream, event.clock);
+  late_work().add(stream, event.gates);
+}
 
 struct FakeGuard final : c10::impl::DeviceGuardImplInterface {
   FakeGuard() = default;
@@ -82,29 +97,32 @@ struct FakeGuard final : c10::impl::DeviceGuardImplInterface {
     return c10::Stream(c10::Stream::UNSAFE, stream.device(), std::exchange(current, stream.id()));
   }
   bool queryStream(const c10::Stream& stream) const override {
-    return order().is_known(order().record(number_of(stream)));
+    const Event event = event_of(number_of(stream));
+    return are_open(event.gates) && order().is_known(event.clock);
   }
-  void synchronizeStream(const c10::Stream& stream) const override { wait_for(order().record(number_of(stream))); }
+  void synchronizeStream(const c10::Stream& stream) const override { wait_for(event_of(number_of(stream))); }
   void synchronizeDevice(c10::DeviceIndex index) const override {
-    for (int i = 0; i < kFakeStreams; ++i) wait_for(order().record(number_of(fake_stream({type(), index}, i))));
+    for (int i = 0; i < kFakeStreams; ++i) wait_for(event_of(number_of(fake_stream({type(), index}, i))));
   }
 
   void record(void** event, const c10::Stream& stream, c10::DeviceIndex, c10::EventFlag) const override {
     if (*event == nullptr) *event = new Event;
-    *static_cast<Event*>(*event) = {order().record(number_of(stream))};
+    *static_cast<Event*>(*event) = event_of(number_of(stream));
   }
   void block(void* event, const c10::Stream& stream) const override {
-    if (event != nullptr) order().block(number_of(stream), static_cast<const Event*>(event)->clock);
+    if (event != nullptr) testing::block(number_of(stream), *static_cast<const Event*>(event));
   }
   bool queryEvent(void* event) const override {
     auto* const asked = static_cast<Event*>(event);
-    if (asked == nullptr || order().is_known(asked->clock)) return true;
+    if (asked == nullptr) return true;
+    if (!are_open(asked->gates)) return false;
+    if (order().is_known(asked->clock)) return true;
     if (asked->questions++ == 0) return false;
     order().synchronize(asked->clock);
     return true;
   }
   void synchronizeEvent(void* event) const override {
-    if (event != nullptr) wait_for(static_cast<const Event*>(event)->clock);
+    if (event != nullptr) wait_for(*static_cast<const Event*>(event));
   }
   void destroyEvent(void* event, c10::DeviceIndex) const noexcept override { delete static_cast<Event*>(event); }
   void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& stream) const override {
@@ -112,10 +130,23 @@ struct FakeGuard final : c10::impl::DeviceGuardImplInterface {
   }
 };
 
+// Memory is there until late work on its streams is over.
 void free_memory(void* memory) {
+  static auto* const mutex = new std::mutex;
+  static auto* const freed = new std::vector<std::pair<void*, LateWork::Gates>>;  // protected by mutex
+  LateWork::Gates gates;
+  for (const StreamOrder::Stream stream : order().users_of(memory)) {
+    for (auto& gate : late_work().of(stream)) gates.push_back(std::move(gate));
+  }
   order().free(memory);
   check_races();
-  std::free(memory);
+  const std::lock_guard lock(*mutex);
+  freed->emplace_back(memory, std::move(gates));
+  std::erase_if(*freed, [](const auto& each) {
+    if (!are_open(each.second)) return false;
+    std::free(each.first);
+    return true;
+  });
 }
 
 struct FakeAllocator final : c10::Allocator {
@@ -205,14 +236,14 @@ void copy_from_host(const at::Tensor& from, const at::Tensor& to, bool is_waited
 void copy_on_devices(const at::Tensor& from, const at::Tensor& to) {
   const StreamOrder::Stream source = number_of(current_stream(from.device()));
   const StreamOrder::Stream target = number_of(current_stream(to.device()));
-  order().block(source, order().record(target));
+  block(source, event_of(target));
   {
     StreamOrder::Work work = current_work(from.device(), "copy");
     reads(work, from);
     writes(work, to);
   }
   move_bytes(from, to);
-  order().block(target, order().record(source));
+  block(target, event_of(source));
 }
 
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
@@ -270,10 +301,17 @@ void writes(StreamOrder::Work& work, const at::Tensor& tensor) {
 }
 
 StreamOrder::Work current_work(at::Device device, std::string name) {
-  return {order(), number_of(current_stream(device)), std::move(name)};
+  const StreamOrder::Stream stream = number_of(current_stream(device));
+  await_all(late_work().of(stream));
+  return {order(), stream, std::move(name)};
 }
 
-void wait_for_current_stream(at::Device device) { wait_for(order().record(number_of(current_stream(device)))); }
+QueuedWork::QueuedWork(c10::Stream stream, std::string name)
+    : order(testing::order(), number_of(stream), std::move(name)), before(late_work().of(number_of(stream))) {
+  late_work().add(number_of(stream), {over});
+}
+
+void wait_for_current_stream(at::Device device) { wait_for(event_of(number_of(current_stream(device)))); }
 
 void check_races() {
   if (captures != 0) return;

@@ -71,6 +71,15 @@ void StreamOrder::use_on(const void* begin, Stream stream) {
   if (Block* const block = block_of(address_of(begin))) block->used_on.push_back(stream);
 }
 
+std::vector<StreamOrder::Stream> StreamOrder::users_of(const void* begin) {
+  const std::lock_guard lock(mutex_);
+  const Block* const block = block_of(address_of(begin));
+  if (block == nullptr) return {};
+  std::vector<Stream> users = block->used_on;
+  users.push_back(block->stream);
+  return users;
+}
+
 void StreamOrder::free(const void* begin) {
   const std::lock_guard lock(mutex_);
   const auto found = blocks_.find(address_of(begin));

@@ -55,6 +55,8 @@ class StreamOrder {
   void allocate(const void* begin, std::size_t bytes, Stream stream);
   void use_on(const void* begin, Stream stream);
   void free(const void* begin);
+  // Its own stream, and those that were announced.
+  std::vector<Stream> users_of(const void* begin);
 
   // What was not ordered, since the last call: "stream 1 writes 16 bytes (all_reduce) that stream 0 reads (aten::mul)".
   std::vector<std::string> take_races();

@@ -31,7 +31,7 @@ const BackendEntry* find(std::string_view name) {
 
 const BackendEntry& entry_of(std::string_view name, std::string_view source) {
   const BackendEntry* entry = find(name);
-  if (entry == nullptr || entry->make == nullptr) refuse(name, source);
+  if (entry == nullptr || !entry->is_built()) refuse(name, source);
   return *entry;
 }
 
@@ -40,14 +40,14 @@ const BackendEntry& entry_of(std::string_view name, std::string_view source) {
 std::vector<std::string> backends() {
   std::vector<std::string> names{std::string(kNativeBackend)};
   for (const BackendEntry& entry : backend_table()) {
-    if (entry.make != nullptr) names.emplace_back(entry.name);
+    if (entry.is_built()) names.emplace_back(entry.name);
   }
   return names;
 }
 
 bool internal::has_backend(std::string_view name) noexcept {
   const BackendEntry* entry = find(name);
-  return name == kNativeBackend || (entry != nullptr && entry->make != nullptr);
+  return name == kNativeBackend || (entry != nullptr && entry->is_built());
 }
 
 std::string internal::choose_backend(std::string_view name) {
@@ -59,8 +59,7 @@ std::string internal::choose_backend(std::string_view name) {
     name = choose_name("LOCKSTEP_BACKEND", *variable, known);
     source = "the backend that LOCKSTEP_BACKEND names,";
   }
-  if (name.empty()) name = kNativeBackend;
-  if (name != kNativeBackend) entry_of(name, source);
+  if (!name.empty() && name != kNativeBackend) entry_of(name, source);
   return std::string(name);
 }
 
@@ -71,7 +70,16 @@ std::function<Bootstrap()> internal::bootstrap_of(std::string_view backend) {
 
 bool supports(std::string_view backend, OpKind kind, ReduceOp op, DType dtype) {
   if (backend == kNativeBackend) return supports(kind, op, dtype);
-  return supports(kind, op, dtype, entry_of(backend, "the backend").reductions);
+  const BackendEntry& entry = entry_of(backend, "the backend");
+  // What a device's communicator cannot do goes through the memory of the host.
+  if (entry.make == nullptr) return supports(kind, op, dtype);
+  return supports(kind, op, dtype, entry.reductions);
+}
+
+bool internal::is_native(std::string_view backend) noexcept {
+  if (backend.empty() || backend == kNativeBackend) return true;
+  const BackendEntry* entry = find(backend);
+  return entry != nullptr && entry->make == nullptr;
 }
 
 std::unique_ptr<Engine> internal::make_backend_engine(std::string_view backend, const CarrierSite& site,

@@ -1,4 +1,4 @@
-// A Carrier is a communication library that is not ours (Gloo, MPI, NCCL), seen as one verb: it moves or reduces plain
+// A Carrier is a communication library that is not ours (Gloo, MPI), seen as one verb: it moves or reduces plain
 // buffers among the ranks of a group. group -> CarrierEngine -> Carrier. Called from one thread at a time, except
 // interrupt(), which any thread may call.
 #pragma once
@@ -18,7 +18,7 @@
 
 namespace lockstep::internal {
 
-// What a Carrier is asked to do. The buffers are those that Carrier::buffers() gave; sizes are as in Collective. What
+// What a Carrier or a Communicator is asked to do. A Carrier's buffers are those that buffers() gave; sizes are as in Collective. What
 // all_reduce, reduce and broadcast work on lies in `output`.
 struct CarrierCall {
   OpKind kind = OpKind::barrier;
@@ -44,9 +44,8 @@ class Carrier {
   virtual std::string_view name() const = 0;
   // Memory of that many bytes for the next run(), until the next call. Its contents are unspecified.
   virtual CarrierBuffers buffers(std::size_t input_bytes, std::size_t output_bytes) = 0;
-  // Copies between such memory and the tensors' own (on a GPU if reads_device_memory()), or a plain variable.
+  // Copies between such memory and the tensors' own, or a plain variable.
   virtual void copy(std::byte* to, const std::byte* from, std::size_t bytes) = 0;
-  virtual bool reads_device_memory() const { return false; }
   // Blocks until the output is complete or the deadline has passed. Error{timeout}, {peer_lost} or {internal}, which
   // quotes the library; after any of them it is not called again.
   // REQUIRES: what the library can reduce, see BackendEntry; everything can be moved.

@@ -35,7 +35,6 @@ class CarrierEngine final : public EngineBase {
   CarrierEngine(const CarrierSite& site, MakeCarrier make, Reductions reductions, Deadline deadline);
 
   std::string_view name() const override { return carrier_->name(); }
-  bool reads_device_memory() const override { return carrier_->reads_device_memory(); }
   bool supports(OpKind kind, ReduceOp op, DType dtype) const override;
   void set_failure_detector(FailureDetector* detector) override;
   void set_first_report(Duration first) override { first_report_ = first; }

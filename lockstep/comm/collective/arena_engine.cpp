@@ -10,6 +10,7 @@
 #include "lockstep/comm/collective/arena_labels.h"
 #include "lockstep/comm/collective/arena_small.h"
 #include "lockstep/comm/collective/arena_stall.h"
+#include "lockstep/comm/health/peer_failure.h"
 
 namespace lockstep::internal {
 namespace {
@@ -182,6 +183,11 @@ Error ArenaEngine::fail(const Operation& op, const Error& error) {
   if (op.phase == Phase::posted && all_posted(op) && !all_agree(op)) return difference(op);
   arena_->abort(error);
   return error;
+}
+
+void ArenaEngine::look_at_peers() {
+  const int peer = arena_->find_dead();
+  if (peer >= 0) throw peer_lost({.peer = peer, .name = arena_->peer_name(peer), .how = Departure::died}, rank());
 }
 
 }  // namespace lockstep::internal

@@ -50,6 +50,7 @@ class ArenaEngine final : public EngineBase {
   void await(Operation& operation, Deadline deadline) override;
   Error fail(const Operation& operation, const Error& error) override;
   void tell_abort(const Error& error) noexcept override { arena_->abort(error); }
+  void look_at_peers() override;
 
   Way& way_of(const Operation& operation) { return ways_[operation.signature.sequence % kInFlight]; }
   void write_slot(Operation& operation, const Collective& collective);

@@ -19,6 +19,10 @@ struct Segment {
   std::size_t bytes = 0;
 };
 
+// Who moves the data of a collective: the engine; or the communicator of a device, while the engine only compares what
+// the ranks call. The first call that is moved so makes the communicator.
+enum class Mover : std::uint8_t { engine, device, new_device };
+
 // kOpTable says what `input` and `output` hold, for `count` elements and n ranks. They may not overlap, except that
 // all_gather's input may be its own part of the output, and reduce_scatter's output may be its own part of the input.
 struct Collective {
@@ -39,6 +43,9 @@ struct Collective {
   // Of all_to_all, whose count is 0: n x n, the same on all ranks: counts[i * n + j] elements go from rank i to rank j.
   std::span<const std::uint64_t> counts = {};
   FlightTicket ticket = {};  // its flight record, if it had to wait for its turn
+  // Of what is run on behalf of another collective, whose signature it has; read by post() only. Null: of none.
+  const Collective* as = nullptr;
+  Mover mover = Mover::engine;
 };
 
 // Throws Error{invalid_argument} unless sizes, root and the reduction fit n ranks and the dtype. Called before anything

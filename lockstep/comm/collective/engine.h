@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "lockstep/base/deadline.h"
+#include "lockstep/base/error.h"
 #include "lockstep/base/failure_note.h"
 #include "lockstep/comm/collective/call_meter.h"
 #include "lockstep/comm/collective/call_sites.h"
@@ -30,8 +31,6 @@ class Engine {
   virtual int size() const = 0;
   virtual std::string_view name() const = 0;  // "shared memory", "tcp", "in-process"
 
-  // Whether segments may lie in a GPU's memory as well as in the host's.
-  virtual bool reads_device_memory() const { return false; }
   // Memory that all ranks can read and write: collectives on it move the least bytes. Null if there is none.
   virtual std::shared_ptr<ArenaHeap> heap() const { return nullptr; }
   // Whether poll() advances collectives; else they make progress in wait() only.
@@ -62,6 +61,12 @@ class Engine {
 
   // Ends every present and future call on all ranks with Error{aborted} that quotes `reason`. Never blocks.
   virtual void abort(std::string_view reason) noexcept = 0;
+
+  // The same with an error that names what happened: kind, text and the rank that is to blame are the others', too.
+  virtual void end_with(const Error& error) noexcept = 0;
+  // Throws if the engine has failed, a rank has ended the group, or one has died since; those that have left are not
+  // missed. Sends nothing, and never blocks. Called as post().
+  virtual void check_peers() = 0;
 
   // All of these before the first post().
   // Where it records its collectives.

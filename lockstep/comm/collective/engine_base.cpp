@@ -19,6 +19,7 @@ std::uint64_t EngineBase::post(const Collective& collective, Deadline deadline, 
   op.signature = signature_of(collective, number, generation_);
   op.phase = Phase::posted;
   op.is_run = false;
+  op.ends_later = collective.as != nullptr && collective.as->mover != Mover::engine;
   op.deadline = deadline;
   // From begin() on other ranks count on it: room is made before.
   op.input.reserve(collective.input.size());
@@ -28,6 +29,7 @@ std::uint64_t EngineBase::post(const Collective& collective, Deadline deadline, 
   begin(op, collective);
   ++next_;
   op.collective = collective;
+  op.collective.as = nullptr;
   op.input.assign(collective.input.begin(), collective.input.end());
   op.output.assign(collective.output.begin(), collective.output.end());
   op.counts.assign(collective.counts.begin(), collective.counts.end());
@@ -100,7 +102,7 @@ void EngineBase::begin_wait(const Operation& operation) {
 TimePoint EngineBase::finish(Operation& operation) {
   operation.phase = Phase::finished;
   operation.keeps.reset();
-  const TimePoint now = flight_log_.finish(operation.ticket);
+  const TimePoint now = operation.ends_later ? FlightLog::now() : flight_log_.finish(operation.ticket);
   meter_.rests(now);
   return now;
 }
@@ -119,10 +121,19 @@ void EngineBase::end(const Error& error) {
   throw Error(*failure_);
 }
 
+void EngineBase::end_with(const Error& error) noexcept {
+  if (!has_failed_) tell_abort(error);  // else the others know, and why
+}
+
+void EngineBase::check_peers() {
+  fork_guard_.check("a group");
+  check_failure();
+  look_at_peers();
+}
+
 void EngineBase::abort(std::string_view reason) noexcept {
-  if (has_failed_) return;  // the others know, and why
   try {
-    tell_abort(Error(ErrorKind::aborted, fmt::format("rank {} ended the group: {}", rank_, reason),
+    end_with(Error(ErrorKind::aborted, fmt::format("rank {} ended the group: {}", rank_, reason),
                      {.rank = rank_, .peer = rank_}));
   } catch (const std::exception&) {  // no memory for the text: the group still ends, by this process's death
   }

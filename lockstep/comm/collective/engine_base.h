@@ -31,6 +31,8 @@ class EngineBase : public Engine {
   void wait(std::uint64_t number, Deadline deadline) final;
   void run(const Collective& collective, Deadline deadline) final;
   void abort(std::string_view reason) noexcept final;
+  void end_with(const Error& error) noexcept final;
+  void check_peers() final;
 
  protected:
   EngineBase(int rank, int size, std::uint64_t generation) : rank_(rank), size_(size), generation_(generation) {}
@@ -48,7 +50,8 @@ class EngineBase : public Engine {
     std::vector<std::uint64_t> counts;
     Phase phase = Phase::finished;
     FlightTicket ticket;
-    bool is_run = false;  // its caller waits since it was posted
+    bool is_run = false;      // its caller waits since it was posted
+    bool ends_later = false;  // a device moves its data: who waits for that ends its flight record
     Deadline deadline = Deadline::never();
     std::shared_ptr<const void> keeps;  // see post()
   };
@@ -80,6 +83,8 @@ class EngineBase : public Engine {
   // The engine has failed: notifies the other ranks, and returns the error for callers.
   virtual Error fail(const Operation& operation, const Error& error) = 0;
   virtual void tell_abort(const Error& error) noexcept = 0;
+  // Throws if a rank has died, as far as that is seen without waiting.
+  virtual void look_at_peers() {}
 
   void refuse_if_failed(const Collective& collective) const;
   void advance_all();

@@ -39,6 +39,7 @@ class LinkEngine final : public EngineBase {
   // Tells the other ranks, then explains.
   Error fail(const Operation& operation, const Error& error) override;
   void tell_abort(const Error& error) noexcept override { mesh_->abort(error); }
+  void look_at_peers() override { mesh_->wait({}, Deadline::after(Duration::zero())); }
   // The error, naming who is missing if it is a timeout.
   Error blame(const Error& error) const;
   // failure: of a rank that has left; may be empty.

@@ -9,12 +9,14 @@
 namespace lockstep::internal {
 
 Signature signature_of(const Collective& collective, std::uint64_t sequence, std::uint64_t generation) {
+  if (collective.as != nullptr) return signature_of(*collective.as, sequence, generation);
   // What does not matter to an operation stays at its default, so that ranks need not agree about it.
   const std::uint64_t name = collective.name == 0 ? 0 : collective.name + collective.number;
   Signature signature{.sequence = sequence,
                       .name = name,
                       .kind = collective.kind,
-                      .generation = static_cast<std::uint16_t>(generation),
+                      .generation = static_cast<std::uint8_t>(generation),
+                      .mover = collective.mover,
                       .line = collective.name == 0 ? collective.line : std::uint16_t{0}};
   const OpTraits& op = traits_of(collective.kind);
   if (!op.moves_data()) return signature;
@@ -54,6 +56,7 @@ std::string describe(const Signature& signature, std::string_view name) {
     text += fmt::format(" of {} {}", signature.count, to_string(signature.dtype));
   }
   if (op.has_root()) text += fmt::format(" {} rank {}", op.root == Root::sends ? "from" : "to", signature.root);
+  if (signature.mover != Mover::engine) text += " on a device";
   if (signature.name != 0) text += ", " + noted;
   return text;
 }

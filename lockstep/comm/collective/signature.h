@@ -25,7 +25,8 @@ struct Signature {
   ReduceOp reduce = ReduceOp::sum;
   DType dtype = DType::u8;
   Order order = Order::ranks;
-  std::uint16_t generation = 0;  // the low bits; all of it was compared when the ranks met
+  std::uint8_t generation = 0;  // the low bits; all of it was compared when the ranks met
+  Mover mover = Mover::engine;
   std::uint16_t line = 0;        // see Collective::line; last, since it may differ
 
   // Except for the line.

@@ -98,14 +98,27 @@ void Call::keep_apart(int rank) {
   input_.keep_apart_from(output_, gathers ? Part::inputs : scatters ? Part::outputs : Part::none, offset);
 }
 
+void Call::check_lists(int size) const {
+  if (traits_of(collective_.kind).input != Extent::counted) return;
+  const auto n = static_cast<std::size_t>(size);
+  const std::size_t inputs = input_.segments().size(), outputs = output_.segments().size();
+  if (inputs == n && outputs == n) return;
+  refuse(collective_.kind, std::to_string(inputs) + " inputs and " + std::to_string(outputs) + " outputs; expected " +
+                               std::to_string(n) + " of each, one for every rank");
+}
+
+void Call::check(int rank, int size) {
+  check_lists(size);
+  if (traits_of(collective_.kind).input == Extent::counted) return;  // its counts are compared
+  collective_.input = input_.segments();
+  collective_.output = output_.segments();
+  check_arguments(collective_, rank, size);
+}
+
 // What every rank sends to every rank. All ranks get the same matrix, or the same error.
 void Call::agree_on_counts(Engine& engine) {
   const auto n = static_cast<std::size_t>(engine.size());
-  const std::size_t inputs = input_.segments().size(), outputs = output_.segments().size();
-  if (inputs != n || outputs != n) {
-    refuse(collective_.kind, std::to_string(inputs) + " inputs and " + std::to_string(outputs) + " outputs; expected " +
-                                 std::to_string(n) + " of each, one for every rank");
-  }
+  check_lists(engine.size());
   told_.resize(2 * n * n);
   const Segment from{reinterpret_cast<std::byte*>(mine_.data()), mine_.size() * sizeof(std::uint64_t)};
   const Segment to{reinterpret_cast<std::byte*>(told_.data()), told_.size() * sizeof(std::uint64_t)};
@@ -116,7 +129,9 @@ void Call::agree_on_counts(Engine& engine) {
               .number = collective_.number,
               .line = collective_.line,
               .input = {&from, 1},
-              .output = {&to, 1}},
+              .output = {&to, 1},
+              .ticket = comparison_ == nullptr ? FlightTicket() : collective_.ticket,
+              .as = comparison_ == nullptr ? nullptr : &collective_},
              deadline_);
   check_counts(told_, engine.size());
   counts_.resize(n * n);
@@ -125,7 +140,17 @@ void Call::agree_on_counts(Engine& engine) {
   }
 }
 
+void Call::compare(Engine& engine) {
+  if (traits_of(collective_.kind).input == Extent::counted) {
+    agree_on_counts(engine);
+  } else {
+    engine.run({.ticket = collective_.ticket, .as = &collective_}, deadline_);
+  }
+  comparison_->agreed();
+}
+
 void Call::run(Engine& engine) {
+  if (comparison_ != nullptr) return compare(engine);
   input_.await();
   output_.await();
   collective_.input = input_.segments();
@@ -138,6 +163,12 @@ void Call::run(Engine& engine) {
   done_ = output_.copy_back();
 }
 
+void Call::finish_on_streams() {
+  done_ = output_.copy_back();
+  input_.note_uses();
+  output_.note_uses();
+}
+
 void Call::run_aside(Engine& engine) {
   const OnOwnStreams on_own_streams(output_.queued().devices());
   run(engine);
@@ -148,6 +179,7 @@ void Call::clear() {
   input_.clear();
   output_.clear();
   keeps_.reset();
+  comparison_.reset();
   done_.clear();
 }
 

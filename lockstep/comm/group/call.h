@@ -5,7 +5,10 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <exception>
 #include <memory>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/deadline.h"
@@ -30,8 +33,28 @@ class Call {
   void set(const Collective& collective, std::shared_ptr<const void> keeps);
   // What set() cannot know: reduction, order, name, flight record.
   Collective& collective() { return collective_; }
+  const Collective& collective() const { return collective_; }
   void set_deadline(Deadline deadline) { deadline_ = deadline; }
   Deadline deadline() const { return deadline_; }
+
+  // For what a device's communicator does: in place of running it, the call is only compared with those of the others.
+  class Comparison {
+   public:
+    virtual ~Comparison() = default;
+    virtual void agreed() = 0;  // all ranks have made this call
+    virtual void failed(const std::exception_ptr& error) noexcept = 0;
+  };
+  void compare_for(std::shared_ptr<Comparison> comparison) { comparison_ = std::move(comparison); }
+  const std::shared_ptr<Comparison>& comparison() const { return comparison_; }
+  // Error{invalid_argument} before anything is sent, of what else an engine finds.
+  void check(int rank, int size);
+  const TensorSegments& input() const { return input_; }
+  const TensorSegments& output() const { return output_; }
+  // Of all_to_all: elements that go to each rank, and come from each.
+  std::span<const std::uint64_t> sent() const { return std::span(mine_).first(mine_.size() / 2); }
+  std::span<const std::uint64_t> received() const { return std::span(mine_).subspan(mine_.size() / 2); }
+  // The device's memory has what it should, once the current streams have come this far: what remains to be queued.
+  void finish_on_streams();
 
   // REQUIRES: set(). Results are there for the calling thread's streams.
   void run(Engine& engine);
@@ -44,12 +67,15 @@ class Call {
 
  private:
   void keep_apart(int rank);
+  void check_lists(int size) const;
+  void compare(Engine& engine);
   void agree_on_counts(Engine& engine);
 
   Collective collective_;
   TensorSegments input_;
   TensorSegments output_;
   std::shared_ptr<const void> keeps_;
+  std::shared_ptr<Comparison> comparison_;
   StreamMarks done_;
   Deadline deadline_ = Deadline::never();
   // Of all_to_all. What this rank sends to every rank, then what it expects from each; the same of all ranks; what each

@@ -92,7 +92,7 @@ Work CallQueue::start(Lease& lease) {
   Task& task = lease.task_.front();
   task.work = work;
   Collective& collective = task.call.collective();
-  collective.ticket = log_.issue(record_of(signature_of(collective, 0, 0)));
+  if (collective.ticket.number == 0) collective.ticket = log_.issue(record_of(signature_of(collective, 0, 0)));
   {
     const std::lock_guard lock(mutex_);
     if (!thread_.joinable()) {
@@ -140,6 +140,7 @@ std::exception_ptr CallQueue::run_queued(Call& call, bool has_turn) const {
   } catch (...) {
     const std::exception_ptr error = std::current_exception();
     end_record(log_, call.collective().ticket, error);  // unless the engine has begun it, and recorded that
+    if (call.comparison() != nullptr) call.comparison()->failed(error);
     return error;
   }
 }

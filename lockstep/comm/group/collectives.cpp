@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty.h>
 
+#include <optional>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -44,9 +45,26 @@ struct Collectives::Plan {
   ReduceOp reduce = ReduceOp::sum;
   int root = 0;
 
+  // By the communicator of a device, if it is for one.
+  std::optional<Work> start_on_device(const CallOptions& options, State& state) const {
+    const auto is_on_host = [](at::TensorList list) {
+      return list.empty() || (list.front().defined() && list.front().is_cpu());
+    };
+    if (is_on_host(outputs) && is_on_host(inputs)) return std::nullopt;
+    return state.devices.start({.kind = kind,
+                                .outputs = outputs,
+                                .inputs = inputs,
+                                .reduce = reduce,
+                                .order = options.order,
+                                .root = root,
+                                .name = note_name(options.name),
+                                .number = options.number,
+                                .line = line_of(options),
+                                .deadline = state.deadline(options)});
+  }
+
   void set(Call& call, const CallOptions& options, const State& state) const {
-    const Memory memory = state.engine->reads_device_memory() ? Memory::device : Memory::host;
-    call.set(kind, outputs, inputs, {.rank = state.engine->rank(), .root = root, .memory = memory});
+    call.set(kind, outputs, inputs, {.rank = state.engine->rank(), .root = root});
     call.collective().reduce = reduce;
     call.collective().order = options.order;
     call.collective().name = note_name(options.name);
@@ -57,12 +75,14 @@ struct Collectives::Plan {
 };
 
 void Collectives::run(const Plan& plan, const CallOptions& options) const {
+  if (const auto work = plan.start_on_device(options, *state_)) return work->wait();
   CallQueue::Lease lease(state_->calls);
   noting_refusals(*state_->engine, [&] { plan.set(lease.call(), options, *state_); });
   state_->calls.run(lease);
 }
 
 Work Collectives::start(const Plan& plan, const CallOptions& options) const {
+  if (const auto work = plan.start_on_device(options, *state_)) return *work;
   CallQueue::Lease lease(state_->calls);
   noting_refusals(*state_->engine, [&] { plan.set(lease.call(), options, *state_); });
   return options.in_caller ? state_->calls.run_to_end(lease) : state_->calls.start(lease);
@@ -127,6 +147,7 @@ void Collectives::barrier(const CallOptions& options) const {
       .kind = OpKind::barrier, .name = note_name(options.name), .number = options.number, .line = line_of(options)};
   const Deadline deadline = state_->deadline(options);
   state_->calls.run("barrier", deadline, [&](Engine& engine) { engine.run(collective, deadline); });
+  state_->devices.wait(deadline);
 }
 
 Work Collectives::all_reduce_async(at::TensorList tensors, ReduceOp op, const CallOptions& options) const {

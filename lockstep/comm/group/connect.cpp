@@ -34,7 +34,7 @@ Connected over_backend(const RanksToConnect& ranks) {
 }
 
 Connected connected(RanksToConnect& ranks) {
-  if (ranks.options.backend != kNativeBackend) return over_backend(ranks);
+  if (!is_native(ranks.options.backend)) return over_backend(ranks);
   if (ranks.membership.size == 1) return shared_memory_transport().connect(ranks);
   return connect_by_transport(ranks);
 }
@@ -76,7 +76,8 @@ std::string layout_of(const Membership& membership) {
 void log_choice(const RanksToConnect& ranks, const Connected& made) {
   const Membership& membership = ranks.membership;
   log_debug(fmt::format("group {}: rank {} of {}, {}, backend {}, data over {}: {}. Timeout {:.0f} s, address {}",
-                        ranks.name, membership.rank, membership.size, layout_of(membership), ranks.options.backend,
+                        ranks.name, membership.rank, membership.size, layout_of(membership),
+                        ranks.options.backend.empty() ? kNativeBackend : ranks.options.backend,
                         made.engine->name(), made.about, seconds(ranks.options.timeout),
                         membership.members[static_cast<std::size_t>(membership.rank)].address));
 }
@@ -110,7 +111,8 @@ GroupOptions with_environment(GroupOptions options) {
 }
 
 std::string describe_choices(const GroupOptions& options) {
-  return fmt::format("backend {}, transport {}", options.backend, options.transport);
+  return fmt::format("backend {}, transport {}", options.backend.empty() ? kNativeBackend : options.backend,
+                     options.transport);
 }
 
 namespace {

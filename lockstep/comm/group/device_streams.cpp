@@ -41,15 +41,23 @@ void StreamMarks::wait_on_streams() const {
   for (const auto& [device, event] : marks_) event->block(current_stream(device));
 }
 
+bool StreamMarks::are_reached() const {
+  return std::ranges::all_of(marks_, [](const auto& mark) { return mark.second->query(); });
+}
+
 std::function<void()> StreamMarks::waiter() const {
   if (marks_.empty()) return nullptr;
   return [marks = *this] { marks.wait_on_streams(); };
 }
 
 void note_use(const at::Tensor& tensor) {
-  if (!tensor.defined() || tensor.is_cpu() || !tensor.has_storage()) return;
-  const c10::impl::VirtualGuardImpl device(tensor.device().type());
-  device.recordDataPtrOnStream(tensor.storage().data_ptr(), device.getStream(tensor.device()));
+  if (tensor.defined() && tensor.has_storage()) note_use(tensor.storage());
+}
+
+void note_use(const c10::Storage& storage) {
+  if (!storage || storage.device().is_cpu()) return;
+  const c10::impl::VirtualGuardImpl device(storage.device().type());
+  device.recordDataPtrOnStream(storage.data_ptr(), device.getStream(storage.device()));
 }
 
 OnOwnStreams::OnOwnStreams(const std::vector<at::Device>& devices) {

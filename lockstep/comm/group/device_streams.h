@@ -22,6 +22,8 @@ class StreamMarks {
   void wait_on_host() const;
   // What is queued from now on, on the devices' current streams, waits for that; the host does not.
   void wait_on_streams() const;
+  // Whether what was queued before the marks is done. Never blocks.
+  bool are_reached() const;
   // The same for each thread that calls it; null if there are no marks.
   std::function<void()> waiter() const;
 
@@ -32,6 +34,7 @@ class StreamMarks {
 // The current stream uses the tensor's memory, which may have been allocated for another one: the allocator gives it to
 // nobody before that work is over. To be called before the memory may be given back.
 void note_use(const at::Tensor& tensor);
+void note_use(const c10::Storage& storage);
 // Until its end, the calling thread queues work for some devices on separate streams, not behind what its current
 // streams have queued.
 class OnOwnStreams {

@@ -10,6 +10,7 @@
 #include "lockstep/base/observe/process_recorder.h"
 #include "lockstep/base/signal_block.h"
 #include "lockstep/base/tsc_clock.h"
+#include "lockstep/comm/adapters/backends.h"
 #include "lockstep/comm/group/arena_allocator.h"
 #include "lockstep/comm/group/connect.h"
 #include "lockstep/comm/group/group_state.h"
@@ -20,6 +21,11 @@ namespace lockstep {
 using namespace internal;
 
 namespace {
+
+DeviceCalls::Policy device_policy(std::string_view backend) {
+  if (backend.empty()) return DeviceCalls::Policy::automatic;
+  return backend != kNativeBackend && is_native(backend) ? DeviceCalls::Policy::required : DeviceCalls::Policy::never;
+}
 
 JobRanks job_ranks_of(const GroupOrigin* origin) {
   std::vector<int> ranks;
@@ -42,6 +48,7 @@ GroupHandle::State::State(std::unique_ptr<Engine> made, const GroupOptions& chos
       log(process_recorder(), origin == nullptr ? "without a name" : origin->name, engine->rank(), engine->size(),
           job_ranks_of(origin.get())),
       messages(std::move(for_messages)),
+      devices(*engine, calls, log, device_policy(options.backend)),
       calls(*engine, log) {
   engine->set_flight_log(log);
   engine->set_call_sites(options.call_sites);

@@ -10,6 +10,7 @@
 #include "lockstep/base/fork_guard.h"
 #include "lockstep/comm/collective/engine.h"
 #include "lockstep/comm/group/call_queue.h"
+#include "lockstep/comm/group/device_calls.h"
 #include "lockstep/comm/group/group_handle.h"
 #include "lockstep/comm/group/turns.h"
 #include "lockstep/comm/messages/messenger.h"
@@ -23,6 +24,7 @@ struct GroupHandle::State {
   // Ends a state that no handle needs any more. In a forked child, which has none of its threads, it stays; and where a
   // thread of the group itself lets go of the last handle, which cannot wait for its own end, another one ends it.
   static void destroy(State* state);
+  ~State() { devices.finish(); }
 
   Deadline deadline(const CallOptions& options) const;
   // Error{invalid_argument} if the group has none.
@@ -45,6 +47,7 @@ struct GroupHandle::State {
   std::unique_ptr<internal::Mesh> messages;  // until the messenger has it
   std::unique_ptr<internal::Messenger> the_messenger;
 
+  internal::DeviceCalls devices;
   internal::CallQueue calls;  // last member: its thread must end first
 };
 

@@ -18,8 +18,10 @@
 namespace lockstep {
 
 struct GroupOptions {
-  // The backend of collectives: "native", or another of backends() in adapters/backends.h, which then chooses the
-  // transport. Empty: LOCKSTEP_BACKEND, else "native". The same on all ranks. Messages always use Lockstep.
+  // The backend of collectives, one of backends() in adapters/backends.h; empty: what LOCKSTEP_BACKEND says. The same on
+  // all ranks. "native" is Lockstep; "gloo" and "mpi" replace it, and choose the transport. "nccl" is Lockstep for
+  // tensors of the host, and NCCL for those of GPUs, which "native" takes through the host. Without a name NCCL is used
+  // where it can be: it cannot connect ranks that share a GPU. Messages always use Lockstep.
   std::string backend = {};
   // Of each call. As long as PyTorch's, since one rank may work alone for long; a dead rank is reported much earlier.
   Duration timeout = std::chrono::minutes(30);

@@ -31,7 +31,7 @@ constexpr Duration kFarewell = std::chrono::seconds(1);
 // error here ends the group, since the others would wait.
 std::shared_ptr<JoinWatch> watch_parts(const GroupOrigin& origin, const ProcessGroup& group,
                                        const GroupOptions& options, int number, Deadline deadline) {
-  const bool is_native = choose_backend(options.backend) == kNativeBackend;
+  const bool is_native = internal::is_native(choose_backend(options.backend));
   const std::vector<TransportEntry> possible = candidates(options.transport);
   const bool by_memory = is_native && possible.front().name == kSharedMemoryTransport;
   if (origin.membership.size == 1 || (by_memory && on_one_node(origin.membership))) return nullptr;

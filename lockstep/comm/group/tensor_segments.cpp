@@ -89,6 +89,7 @@ at::Tensor copy_of(const at::Tensor& tensor, at::Device device, Flow flow) {
   if (flow == Flow::write || flow == Flow::replace) return copy;
   if (tensor.is_cpu()) return copy.copy_(tensor);
   copy.copy_(without_bits(tensor), /*non_blocking=*/pinned && !has_bits(tensor));
+  note_use(tensor);
   apply_bits(copy, tensor);
   return copy;
 }
@@ -236,11 +237,21 @@ void TensorSegments::keep_apart_from(const TensorSegments& outputs, Part part, s
       if (bytes_within(segments_[i], spans_) == 0) continue;
       const auto bytes = static_cast<std::int64_t>(segments_[i].bytes);
       const at::Tensor copy = at::empty({bytes}, at::TensorOptions().dtype(at::kByte).device(keep_[i].device()));
-      copy.copy_(at::from_blob(segments_[i].data, {bytes}, copy.options()));
+      copy.copy_(bytes_at(segments_[i].data, segments_[i].bytes, copy.device()));
+      note_use(keep_[i]);
       point_at(i, copy);
       queued_.add(copy.device());
     }
   });
+}
+
+at::Tensor bytes_at(std::byte* data, std::size_t bytes, at::Device device) {
+  const at::TensorOptions options = at::TensorOptions().dtype(at::kByte).device(device);
+  return at::for_blob(data, {static_cast<std::int64_t>(bytes)}).options(options).target_device(device).make_tensor();
+}
+
+void TensorSegments::note_uses() const {
+  for (const c10::Storage& each : keep_) note_use(each);
 }
 
 StreamMarks TensorSegments::copy_back() const {

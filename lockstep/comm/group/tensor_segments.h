@@ -36,6 +36,9 @@ inline bool is_aligned(const at::Tensor& tensor, const void* data) {
 // Error{invalid_argument} naming the tensor, unless it is a dense one with memory.
 void require_dense(const at::Tensor& tensor, std::string_view operation, const std::string& name);
 
+// The memory as a tensor, which does not own it.
+at::Tensor bytes_at(std::byte* data, std::size_t bytes, at::Device device);
+
 // Whose memory an engine can read and write: the host's, or that of a device as well.
 enum class Memory { host, device };
 
@@ -85,6 +88,8 @@ class TensorSegments {
   // where the streams are then. Error{internal} if torch cannot. REQUIRES: the collective that wrote to segments() is
   // finished.
   StreamMarks copy_back() const;
+  // The devices' current streams use the memory; see note_use().
+  void note_uses() const;
   const StreamMarks& queued() const { return queued_; }  // when they were assigned
 
  private:

@@ -20,11 +20,13 @@ struct Work::State {
   std::exception_ptr error;
   int source = -1;
   WorkControl::Join join;
+  std::shared_ptr<WorkControl::OnDevice> device;
 };
 
-Work WorkControl::start() {
+Work WorkControl::start(std::shared_ptr<OnDevice> device) {
   Work work;
   work.state_ = std::make_shared<Work::State>();
+  work.state_->device = std::move(device);
   return work;
 }
 
@@ -37,12 +39,17 @@ Work::State& Work::state() const {
 void Work::wait(Deadline deadline) const {
   State& state = this->state();
   std::unique_lock lock(state.mutex);
-  if (!wait_until(state.changed, lock, deadline, [&] { return state.done; })) {
+  const bool only_streams_wait = state.device != nullptr && deadline.is_never();
+  if (!only_streams_wait && !wait_until(state.changed, lock, deadline, [&] { return state.done; })) {
     throw Error(ErrorKind::timeout,
                 "Work::wait() timed out: the operation has not finished and continues in the background; wait() may be "
                 "called again");
   }
   if (state.error) std::rethrow_exception(state.error);
+  if (const auto device = state.device) {
+    lock.unlock();
+    return device->join();
+  }
   if (!state.join) return;
   const WorkControl::Join join = state.join;
   lock.unlock();
@@ -52,7 +59,7 @@ void Work::wait(Deadline deadline) const {
 bool Work::is_completed() const {
   State& state = this->state();
   const std::lock_guard lock(state.mutex);
-  return state.done;
+  return state.done || (state.device != nullptr && state.device->is_done());
 }
 
 std::exception_ptr Work::exception() const {

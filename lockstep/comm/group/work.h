@@ -18,11 +18,11 @@ class Work {
   Work() = default;
 
   // Blocks until it has finished, and throws its error, on every call. Error{timeout} at the deadline; the operation
-  // continues. Of tensors on a GPU the last copies may still run: the current stream then waits for them, as in
-  // PyTorch, and the host does not.
+  // continues. Of tensors on a GPU, and without a deadline, only the calling thread's current stream waits, as in
+  // PyTorch; an error that comes later is thrown by the group's next calls. With a deadline the thread waits, too.
   void wait(Deadline deadline = Deadline::never()) const;
   void wait(Duration timeout) const { wait(Deadline::after(timeout)); }
-  // Without blocking: finished, successfully or not.
+  // Without blocking: finished, successfully or not. On a GPU, too.
   bool is_completed() const;
   // Its error; null while it runs and if it succeeded.
   std::exception_ptr exception() const;

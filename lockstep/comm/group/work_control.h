@@ -3,6 +3,7 @@
 
 #include <exception>
 #include <functional>
+#include <memory>
 
 #include "lockstep/comm/group/work.h"
 
@@ -11,7 +12,16 @@ namespace lockstep::internal {
 struct WorkControl {
   using Join = std::function<void()>;
 
-  static Work start();  // a new, unfinished one
+  // An operation on a device, for which a caller's streams wait in place of the caller. Thread-safe.
+  struct OnDevice {
+    virtual ~OnDevice() = default;
+    // The current streams of the calling thread wait for it; the thread does not.
+    virtual void join() = 0;
+    virtual bool is_done() = 0;
+  };
+
+  // A new, unfinished one; of a device's operation, it is complete()d later than it is done.
+  static Work start(std::shared_ptr<OnDevice> device = nullptr);
   // join: called in each thread that waits, if there is no error; so that streams can wait for the rest.
   static void complete(const Work& work, std::exception_ptr error, int source = -1, Join join = nullptr);
   // Makes it unfinished again, unless another handle to it exists; returns whether it did.

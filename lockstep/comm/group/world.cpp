@@ -32,13 +32,6 @@ std::string uuid_of(const std::optional<c10::Device>& device) {
 
 bool behind_a_launcher() { return EnvironmentReader().has("LOCKSTEP_STORE"); }
 
-// Of those that nobody names: the one that is made for the device.
-std::string backend_for(const InitOptions& options) {
-  const bool named = !options.backend.empty() || EnvironmentReader().has("LOCKSTEP_BACKEND");
-  const bool on_gpu = options.device && options.device->is_cuda();
-  return choose_backend(!named && on_gpu && is_available("nccl") ? "nccl" : options.backend);
-}
-
 // All ranks see the same members, and so the same error.
 void check_gpus(const Membership& membership, SharedGpu shared, const std::string& backend) {
   if (shared == SharedGpu::allow) return;
@@ -112,7 +105,7 @@ bool is_available(std::string_view backend) noexcept { return has_backend(backen
 
 World init_process_group(const InitOptions& options) {
   GroupOptions group_options = with_environment(options.group_options());
-  group_options.backend = backend_for(options);  // before anybody is kept waiting
+  group_options.backend = choose_backend(options.backend);  // before anybody is kept waiting
   const Deadline deadline = Deadline::after(options.join_timeout);
   JoinOptions join_options = options.join_options();
   if (!join_options.bootstrap) join_options.bootstrap = bootstrap_of(group_options.backend);

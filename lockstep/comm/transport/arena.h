@@ -77,6 +77,8 @@ class Arena {
     wait_.run({std::ref(ready), std::ref(waiting_for), std::ref(explain)}, deadline);
   }
   void set_first_report(Duration first) { wait_.set_first_report(first); }
+  // A rank whose process has ended without leaving, as the kernel knows now; -1: none.
+  int find_dead() const { return wait_.find_dead(); }
 
   // In which process this arena can be used.
   const ForkGuard& fork_guard() const { return fork_guard_; }

@@ -114,6 +114,15 @@ class ArenaWait::Wait final : public Waiter {
 
 ArenaWait::ArenaWait(const Arena& arena) : arena_(arena), peers_(arena.peers()) {}
 
+int ArenaWait::find_dead() {
+  peers_.look();
+  for (int peer = 0; peer < arena_.size(); ++peer) {
+    if (peer == arena_.rank() || !peers_.has_ended(peer)) continue;
+    if (arena_.control(peer).state.load(std::memory_order_acquire) != arena::RankState::left) return peer;
+  }
+  return -1;
+}
+
 void ArenaWait::run(const What& what, Deadline deadline) {
   leave_shared_core(what);
   Wait wait(arena_, peers_, what, first_report_);

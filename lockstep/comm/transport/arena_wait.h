@@ -34,6 +34,8 @@ class ArenaWait {
   explicit ArenaWait(const Arena& arena);
   void set_first_report(Duration first) { first_report_ = first; }
 
+  // See Arena::find_dead().
+  int find_dead();
   // See Arena::await().
   void run(const What& what, Deadline deadline);
 

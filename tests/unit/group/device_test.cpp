@@ -6,11 +6,13 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <doctest/doctest.h>
 
+#include <optional>
 #include <random>
 #include <vector>
 
 #include "lockstep/comm/group/process_group.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/fake_communicator.h"
 #include "tests/support/fake_device.h"
 #include "tests/support/local_groups.h"
 #include "tests/support/local_worlds.h"
@@ -68,9 +70,10 @@ class RandomCalls {
   void next() {
     const std::int64_t rows = 1 + pick(random_, 4), columns = pick(random_, 300);
     const bool is_transposed = pick(random_, 3) == 0, is_list = pick(random_, 3) == 0, is_async = pick(random_, 2) == 0;
-    const int kind = pick(random_, 5), root = pick(random_, 2);
-    std::vector<at::Tensor> twins, inputs;
-    for (int i = 0; i < (kind == 2 || is_list ? 2 : 1); ++i) {
+    const int kind = pick(random_, 9), root = pick(random_, 2);
+    const bool needs_two = kind == 2 || kind == 5;
+    std::vector<at::Tensor> twins;
+    for (int i = 0; i < (needs_two || is_list ? 2 : 1); ++i) {
       at::Tensor twin = numbers(rows * columns, group_.rank() + i).reshape({rows, columns});
       twins.push_back(is_transposed ? twin.t() : twin);
     }
@@ -81,6 +84,14 @@ class RandomCalls {
         case 1: return group_.broadcast_async(tensors, root);
         case 2: return group_.all_gather_into_async(tensors, first.clone());
         case 3: return group_.reduce_scatter_async(first, {first.clone(), first + 1});
+        case 4: return group_.reduce_async(tensors, root, ReduceOp::max);
+        case 5: return group_.all_to_all_async(tensors, {first + 1, first * 2});
+        case 6:
+          if (group_.rank() != root) return group_.gather_into_async({}, first, root);
+          return group_.gather_into_async(others_ = {first.clone(), first.clone()}, first, root);
+        case 7:
+          if (group_.rank() != root) return group_.scatter_async(first, {}, root);
+          return group_.scatter_async(first, {first + 1, first * 2}, root);
         default:
           if (group_.rank() == root) return group_.send_async(first, 1 - root, on_device ? 1 : 0);
           return group_.recv_async(first, root, on_device ? 1 : 0);
@@ -99,6 +110,10 @@ class RandomCalls {
     });
     run(twins, false).wait();
     on_some_stream([&] {
+      CAPTURE(kind);
+      CAPTURE(is_transposed);
+      CAPTURE(is_list);
+      if (kind == 4 && group_.rank() != root) return;  // which leaves anything there
       for (std::size_t i = 0; i < twins.size(); ++i) CHECK(at::equal(tensors[i].to(at::kCPU), twins[i] * 3));
     });
   }
@@ -118,6 +133,7 @@ class RandomCalls {
 
   const ProcessGroup& group_;
   std::mt19937 random_, own_;  // the same on all ranks; this rank's
+  std::vector<at::Tensor> others_;
   const at::Device device_{at::kPrivateUse1, static_cast<c10::DeviceIndex>(group_.rank())};
 };
 
@@ -179,8 +195,10 @@ TEST_CASE("a tensor of a device may go while its call runs, and before its resul
 // The oracle: the same calls with tensors of the host. A missing dependency fails the test by itself.
 TEST_CASE("random calls on random streams of a device") {
   use_fake_device();
-  for (unsigned seed = 0; seed < 200; ++seed) {
+  for (unsigned seed = 0; seed < 400; ++seed) {
     CAPTURE(seed);
+    std::optional<WithFakeCommunicators> with;
+    if (seed % 4 >= 2) with.emplace();
     run_group_or_throw(2, kTransports[seed % 2], [&](const ProcessGroup& group) {
       RandomCalls calls(group, seed);
       for (int i = 0; i < 15; ++i) calls.next();
@@ -267,7 +285,7 @@ TEST_CASE("ranks that share a real GPU are refused by both names" * needs("gpu")
 TEST_CASE("ranks that share a real GPU are refused where NCCL is to connect them" * needs("gpu")) {
   if (!at::hasCUDA()) return skip("no CUDA device");
   if (!is_available("nccl")) return skip("this build has no nccl");
-  const InitOptions options{.device = at::Device(at::kCUDA, 0)};
+  const InitOptions options{.backend = "nccl", .device = at::Device(at::kCUDA, 0)};
   for (const auto& error : run_worlds(
            2, [](const World&) {}, options)) {
     REQUIRE(error != nullptr);

@@ -1,0 +1,472 @@
+#include "lockstep/comm/group/device_calls.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/format.h"
+#include "lockstep/base/log.h"
+#include "lockstep/base/observe/process_recorder.h"
+#include "lockstep/base/signal_block.h"
+#include "lockstep/comm/collective/signature.h"
+#include "lockstep/comm/group/device_streams.h"
+#include "lockstep/comm/group/tensor_segments.h"
+#include "lockstep/comm/group/torch_errors.h"
+#include "lockstep/comm/group/work_control.h"
+
+namespace lockstep::internal {
+namespace {
+
+// Between two looks at what is under way, at first and at most.
+constexpr Duration kFirstPause = std::chrono::microseconds(100);
+constexpr Duration kLongestPause = std::chrono::milliseconds(2);
+// What takes longer than this, once all ranks have come, may wait for one that has died.
+constexpr Duration kPeerLook = std::chrono::milliseconds(100);
+
+// What each rank says of itself when a communicator is to be made.
+struct Introduction {
+  std::array<char, kMaxCommunicatorId> id;  // rank 0's
+  std::array<char, kMaxDeviceIdentity> device;
+  std::uint16_t id_bytes;
+  std::uint16_t device_bytes;
+};
+
+template <std::size_t N>
+std::uint16_t put(std::array<char, N>& to, const std::string& text) {
+  const std::size_t bytes = std::min(text.size(), N);
+  std::memcpy(to.data(), text.data(), bytes);
+  return static_cast<std::uint16_t>(bytes);
+}
+
+// The device that all tensors are on; nothing for the host.
+std::optional<at::Device> device_of(const DeviceRequest& request) {
+  std::optional<at::Device> device;
+  for (const at::TensorList list : {request.outputs, request.inputs}) {
+    for (const at::Tensor& tensor : list) {
+      if (!tensor.defined() || tensor.is_cpu() || (device && tensor.device() != *device)) return std::nullopt;
+      device = tensor.device();
+    }
+  }
+  return device;
+}
+
+// Memory of a device that is one piece: the segments themselves where they are, else a copy.
+class OnePiece {
+ public:
+  OnePiece(std::span<const Segment> segments, at::Device device, bool is_read) : segments_(segments), device_(device) {
+    std::size_t bytes = 0;
+    bool is_one = true;
+    for (const Segment& each : segments) {
+      if (each.bytes == 0) continue;
+      if (bytes == 0) data_ = each.data;
+      is_one &= each.data == data_ + bytes;
+      bytes += each.bytes;
+    }
+    if (is_one) return;
+    copy_ = at::empty({static_cast<std::int64_t>(bytes)}, at::TensorOptions().dtype(at::kByte).device(device));
+    data_ = static_cast<std::byte*>(copy_.mutable_data_ptr());
+    if (is_read) for_each([](const at::Tensor& segment, const at::Tensor& part) { part.copy_(segment); });
+  }
+
+  std::byte* data() const { return data_; }
+  void copy_back() const {
+    if (copy_.defined()) for_each([](const at::Tensor& segment, const at::Tensor& part) { segment.copy_(part); });
+  }
+
+ private:
+  template <class Copy>
+  void for_each(Copy&& copy) const {
+    std::int64_t next = 0;
+    for (const Segment& each : segments_) {
+      const auto bytes = static_cast<std::int64_t>(each.bytes);
+      if (bytes == 0) continue;
+      copy(bytes_at(each.data, each.bytes, device_), copy_.narrow(0, next, bytes));
+      next += bytes;
+    }
+  }
+
+  std::span<const Segment> segments_;
+  const at::Device device_;
+  std::byte* data_ = nullptr;
+  at::Tensor copy_;
+};
+
+CarrierCall carrier_call(const Call& call, std::byte* input, std::byte* output) {
+  const Collective& real = call.collective();
+  return {.kind = real.kind,
+          .reduce = real.reduce,
+          .dtype = real.dtype,
+          .root = real.root,
+          .count = real.count,
+          .input = input,
+          .output = output,
+          .sent = call.sent(),
+          .received = call.received()};
+}
+
+// In a group of one rank: what it sends is what it gets.
+void copy_to_self(const OnePiece& input, const OnePiece& output, std::size_t bytes, at::Device device) {
+  if (bytes == 0 || input.data() == output.data()) return;
+  bytes_at(output.data(), bytes, device).copy_(bytes_at(input.data(), bytes, device));
+}
+
+}  // namespace
+
+// The communicator of one device, if ranks can have one.
+struct DeviceCalls::Line {
+  at::Device device;
+  c10::Stream stream;
+  bool has_met = false;
+  std::shared_ptr<Communicator> communicator = {};
+};
+
+// A call that is under way.
+class DeviceCalls::Watched final : public Call::Comparison, public WorkControl::OnDevice {
+ public:
+  Watched(DeviceCalls& calls, StreamMarks done, Deadline deadline)
+      : calls_(calls), done_(std::move(done)), deadline_(deadline) {}
+
+  void agreed() override {
+    agreed_at_ = steady_clock().now();
+    ticket_.step = 1;  // the engine has begun it
+    has_agreed_.store(true, std::memory_order_release);
+  }
+  void failed(const std::exception_ptr& error) noexcept override {
+    try {
+      std::rethrow_exception(error);
+    } catch (const Error& failure) {
+      calls_.fail(failure);
+    } catch (const std::exception& failure) {
+      calls_.fail(Error(ErrorKind::internal, failure.what()));
+    }
+  }
+
+  void join() override { done_.wait_on_streams(); }
+  bool is_done() override { return has_agreed_.load(std::memory_order_acquire) && done_.are_reached(); }
+
+ private:
+  friend DeviceCalls;
+
+  DeviceCalls& calls_;
+  const StreamMarks done_;
+  const Deadline deadline_;
+  const TimePoint begun_ = steady_clock().now();
+  Work work_;
+  FlightTicket ticket_;
+  std::shared_ptr<Communicator> communicator_;
+  TimePoint agreed_at_;  // before has_agreed_
+  std::atomic<bool> has_agreed_{false};
+  TimePoint next_peer_look_;  // the watcher's
+};
+
+DeviceCalls::DeviceCalls(Engine& engine, CallQueue& calls, const FlightLog& log, Policy policy)
+    : engine_(engine), calls_(calls), log_(log), policy_(policy) {}
+
+DeviceCalls::~DeviceCalls() = default;
+
+void DeviceCalls::finish() noexcept {
+  try {
+    if (std::uncaught_exceptions() == 0) wait(Deadline::never());  // each has a deadline
+  } catch (const Error&) {                                         // it has been logged
+  }
+  const bool is_busy = [this] {
+    const std::lock_guard lock(mutex_);
+    return !watched_.empty();
+  }();
+  if (is_busy) fail(Error(ErrorKind::aborted, "the group was destroyed with collectives in flight"));
+  if (!watcher_.joinable()) return;
+  watcher_.request_stop();
+  watcher_.join();
+}
+
+const CommunicatorLibrary* DeviceCalls::library_for(const DeviceRequest& request, at::Device device) const {
+  const CommunicatorLibrary* const library = communicators_for(device.type());
+  const OpTraits& op = traits_of(request.kind);
+  if (library == nullptr || (op.reduces && request.order == Order::tree)) return nullptr;
+  const at::Tensor& first = request.outputs.empty() ? request.inputs.front() : request.outputs.front();
+  const DType dtype = known_dtype(first.scalar_type()).value_or(DType::opaque);
+  return library->supports(request.kind, request.reduce, dtype) ? library : nullptr;
+}
+
+DeviceCalls::Line& DeviceCalls::line_of(at::Device device) {
+  const auto found = std::ranges::find(lines_, device, &Line::device);
+  if (found != lines_.end()) return *found;
+  const c10::Stream stream =
+      c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device, /*isHighPriority=*/true);
+  return lines_.emplace_back(Line{.device = device, .stream = stream});
+}
+
+std::optional<Work> DeviceCalls::start(const DeviceRequest& request) {
+  if (policy_ == Policy::never) return std::nullopt;
+  const std::optional<at::Device> device = device_of(request);
+  if (!device || library_for(request, *device) == nullptr) return std::nullopt;
+  const std::lock_guard order(order_mutex_);
+  throw_if_failed();
+  Line& line = line_of(*device);
+  if (line.has_met && line.communicator == nullptr && engine_.size() > 1) return std::nullopt;
+  CallQueue::Lease lease(calls_);
+  Call& call = lease.call();
+  StreamMarks before;
+  before.add(*device);
+  StreamMarks done;
+  {
+    const c10::StreamGuard guard(line.stream);
+    before.wait_on_streams();
+    noting_refusals(engine_, [&] {
+      call.set(request.kind, request.outputs, request.inputs,
+               {.rank = engine_.rank(), .root = request.root, .memory = Memory::device});
+      Collective& collective = call.collective();
+      collective.reduce = request.reduce;
+      collective.order = request.order;
+      collective.name = request.name;
+      collective.number = request.number;
+      collective.line = request.line;
+      collective.mover = Mover::device;
+      call.check(engine_.rank(), engine_.size());
+    });
+    call.set_deadline(request.deadline);
+    if (!line.has_met) {
+      if (engine_.size() > 1) meet(line, call.collective(), request.deadline);
+      line.has_met = true;
+      if (engine_.size() > 1 && line.communicator == nullptr) return std::nullopt;
+    }
+    try {
+      queue(line, call);
+    } catch (const Error& error) {
+      if (error.kind() == ErrorKind::invalid_argument) throw;
+      fail(error);
+      throw_if_failed();
+    } catch (const std::exception& error) {  // the others have queued it
+      fail(Error(ErrorKind::internal, fmt::format("{}: {}", to_string(request.kind), error.what())));
+      throw_if_failed();
+    }
+    done.add(*device);
+  }
+  const auto watched = std::make_shared<Watched>(*this, done, request.deadline);
+  watched->communicator_ = line.communicator;
+  watched->work_ = WorkControl::start(watched);
+  Collective& collective = call.collective();
+  watched->ticket_ = collective.ticket = log_.issue(record_of(signature_of(collective, 0, 0)));
+  {
+    const std::lock_guard lock(mutex_);
+    if (!watcher_.joinable()) {
+      const SignalBlock block = SignalBlock::of_new_thread();
+      watcher_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
+    }
+    watched_.push_back(watched);
+  }
+  call.compare_for(watched);
+  try {
+    calls_.start(lease);
+  } catch (const std::exception& error) {  // no thread could be started
+    fail(Error(ErrorKind::internal, error.what()));
+    throw_if_failed();
+  }
+  changed_.notify_all();
+  return watched->work_;
+}
+
+// On the current stream.
+void DeviceCalls::queue(Line& line, Call& call) {
+  const OpTraits& op = traits_of(call.collective().kind);
+  const at::AutoDispatchBelowADInplaceOrView below;  // any tensor may be read, whoever computes with it
+  const OnePiece input(call.input().segments(), line.device, true);
+  const OnePiece output(call.output().segments(), line.device, op.is_in_place());
+  if (line.communicator != nullptr) {
+    line.communicator->enqueue(carrier_call(call, input.data(), output.data()), line.stream);
+  } else if (!op.is_in_place()) {
+    std::size_t bytes = 0;
+    for (const Segment& each : call.output().segments()) bytes += each.bytes;
+    copy_to_self(input, output, bytes, line.device);
+  }
+  output.copy_back();
+  call.finish_on_streams();
+}
+
+// All ranks come here with the same call, or none goes on. Afterwards all have a communicator, or none.
+void DeviceCalls::meet(Line& line, const Collective& real, Deadline deadline) {
+  const CommunicatorLibrary& library = *communicators_for(line.device.type());
+  const auto n = static_cast<std::size_t>(engine_.size());
+  Introduction mine{};
+  noting_refusals(engine_, [&] {
+    if (engine_.rank() == 0) mine.id_bytes = put(mine.id, library.make_id());
+    if (library.identity != nullptr) mine.device_bytes = put(mine.device, library.identity(line.device));
+  });
+  std::vector<Introduction> all(n);
+  Collective as = real;
+  as.mover = Mover::new_device;
+  const Segment input{reinterpret_cast<std::byte*>(&mine), sizeof mine};
+  const Segment output{reinterpret_cast<std::byte*>(all.data()), n * sizeof mine};
+  calls_.run(to_string(real.kind), deadline, [&](Engine& engine) {
+    engine.run({.kind = OpKind::all_gather,
+                .count = sizeof mine,
+                .input = {&input, 1},
+                .output = {&output, 1},
+                .as = &as},
+               deadline);
+  });
+  for (std::size_t i = 0; i < n; ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      if (all[i].device_bytes == 0 || all[i].device_bytes != all[j].device_bytes || all[i].device != all[j].device) {
+        continue;
+      }
+      const std::string text = fmt::format("rank {} and rank {} use the same {}, so {} cannot connect them", j, i,
+                                           line.device.is_cuda() ? "GPU" : "device", library.name);
+      if (policy_ == Policy::required) {
+        throw Error(ErrorKind::invalid_argument, text + "; give each rank a device, or use the native backend",
+                    {.rank = engine_.rank()});
+      }
+      if (engine_.rank() == 0) {
+        log_warning(text + "; tensors of this group go through the memory of the host, which is slower. Backend "
+                           "\"native\" does the same without this warning");
+      }
+      return;
+    }
+  }
+  const std::string id(all[0].id.data(), all[0].id_bytes);
+  try {
+    line.communicator = connect(line, id, deadline);
+  } catch (const Error& error) {
+    fail(Error(error.kind(), fmt::format("rank {} could not connect to the others by {}: {}", engine_.rank(),
+                                         library.name, error.what()),
+               {.rank = engine_.rank(), .peer = error.detail().peer}));
+    throw_if_failed();
+  }
+  const std::lock_guard lock(mutex_);
+  communicators_.push_back(line.communicator);
+}
+
+std::unique_ptr<Communicator> DeviceCalls::connect(const Line& line, const std::string& id, Deadline deadline) {
+  std::unique_ptr<Communicator> made;
+  as_errors("connecting devices", ErrorKind::internal, [&] {
+    made = communicators_for(line.device.type())
+               ->connect({.rank = engine_.rank(),
+                          .size = engine_.size(),
+                          .device = line.device,
+                          .id = id,
+                          .deadline = deadline,
+                          .check_alive = [this] { calls_.run_if_free([](Engine& engine) { engine.check_peers(); }); }});
+  });
+  return made;
+}
+
+void DeviceCalls::wait(Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  const auto is_over = [this] { return watched_.empty() || failure_; };
+  while (!is_over() && !deadline.expired()) {
+    if (deadline.is_never()) {
+      changed_.wait(lock);
+    } else {
+      changed_.wait_until(lock, deadline.when());
+    }
+  }
+  if (failure_) throw Error(*failure_);
+  if (!is_over()) throw Error(ErrorKind::timeout, "collectives on a device are still under way at the deadline");
+}
+
+void DeviceCalls::throw_if_failed() const {
+  const std::lock_guard lock(mutex_);
+  if (failure_) throw Error(*failure_);
+}
+
+void DeviceCalls::watch(const std::stop_token& stop) {
+  std::unique_lock lock(mutex_);
+  Duration pause = kFirstPause;
+  while (changed_.wait(lock, stop, [this] { return !watched_.empty() && !failure_; })) {
+    const std::list<std::shared_ptr<Watched>> all = watched_;
+    lock.unlock();
+    std::vector<std::shared_ptr<Watched>> over;
+    for (const auto& each : all) {
+      if (look_at(*each)) over.push_back(each);
+    }
+    lock.lock();
+    if (failure_) continue;
+    for (const auto& each : over) watched_.remove(each);
+    lock.unlock();
+    for (const auto& each : over) {
+      log_.finish(each->ticket_);
+      WorkControl::complete(each->work_, nullptr);
+    }
+    changed_.notify_all();
+    lock.lock();
+    pause = over.empty() ? std::min<Duration>(pause * 2, kLongestPause) : kFirstPause;
+    changed_.wait_for(lock, stop, pause, [] { return false; });
+  }
+}
+
+bool DeviceCalls::look_at(Watched& watched) {
+  try {
+    if (!watched.has_agreed_.load(std::memory_order_acquire)) return false;  // the engine watches over that
+    if (watched.is_done()) return true;
+    const TimePoint now = steady_clock().now();
+    const std::string failure = watched.communicator_ == nullptr ? "" : watched.communicator_->failure();
+    if (!failure.empty()) {
+      fail(Error(ErrorKind::internal, fmt::format("{} failed on rank {}: {}", describe(watched), engine_.rank(), failure),
+                 {.rank = engine_.rank(), .peer = engine_.rank()}));
+    } else if (watched.deadline_.expired(now)) {
+      fail(Error(ErrorKind::timeout,
+                 fmt::format("{} timed out on rank {} after {:.1f} s: all ranks have made the call, but the device has "
+                             "not finished it. What was queued before it, here or on another rank, may not end",
+                             describe(watched), engine_.rank(), seconds(now - watched.begun_)),
+                 {.rank = engine_.rank(), .elapsed_seconds = seconds(now - watched.begun_)}));
+    } else if (now - watched.agreed_at_ >= kPeerLook && now >= watched.next_peer_look_) {
+      watched.next_peer_look_ = now + kPeerLook;
+      look_at_peers(watched);
+    }
+  } catch (const std::exception& error) {  // of the device: an earlier kernel has failed, say
+    fail(Error(ErrorKind::internal, fmt::format("{} failed on rank {}: {}", describe(watched), engine_.rank(), error.what()),
+               {.rank = engine_.rank(), .peer = engine_.rank()}));
+  }
+  return false;
+}
+
+void DeviceCalls::look_at_peers(Watched& watched) {
+  try {
+    calls_.run_if_free([](Engine& engine) { engine.check_peers(); });
+  } catch (const Error& error) {
+    ErrorDetail detail = error.detail();
+    detail.rank = engine_.rank();
+    fail(Error(error.kind(),
+               fmt::format("{} failed on rank {} ({}): {}", describe(watched), engine_.rank(), to_string(error.kind()),
+                           error.what()),
+               detail));
+  }
+}
+
+std::string DeviceCalls::describe(const Watched& watched) const {
+  FlightRecorder& recorder = process_recorder();
+  const auto record = recorder.find(watched.ticket_.number);
+  return record ? internal::describe(*record, recorder.names()) : "a collective on a device";
+}
+
+void DeviceCalls::fail(const Error& error) noexcept {
+  std::list<std::shared_ptr<Communicator>> communicators;
+  std::list<std::shared_ptr<Watched>> watched;
+  {
+    const std::lock_guard lock(mutex_);
+    if (failure_) return;
+    failure_ = error;
+    communicators = communicators_;
+    watched.swap(watched_);
+  }
+  engine_.end_with(error);
+  for (const auto& each : communicators) each->abort();
+  log_error(fmt::format("rank {}: the group has failed; tensors of calls that were under way on a device hold anything: {}",
+                        engine_.rank(), error.what()));
+  const auto failure = std::make_exception_ptr(error);
+  for (const auto& each : watched) {
+    log_.fail(each->ticket_, error);
+    WorkControl::complete(each->work_, failure);
+  }
+  changed_.notify_all();
+}
+
+}  // namespace lockstep::internal

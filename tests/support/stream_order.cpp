@@ -87,8 +87,9 @@ void StreamOrder::free(const void* begin) {
   const Block& block = found->second;
   Clock of_owner = clock(block.stream);
   join(of_owner, known_);
+  for (const Stream user : block.used_on) join(of_owner, clock(user));
   for (const Access& each : block.accesses) {
-    if (is_before(each, of_owner) || std::ranges::find(block.used_on, each.stream) != block.used_on.end()) continue;
+    if (is_before(each, of_owner)) continue;
     report("memory of stream " + std::to_string(block.stream) + " is freed while stream " +
            std::to_string(each.stream) + (each.writes ? " writes" : " reads") + " it (" + each.name + ")");
   }

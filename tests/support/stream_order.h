@@ -51,7 +51,8 @@ class StreamOrder {
   bool is_known(const Clock& event);
 
   // Memory of a stream: once it is freed, the stream may use it for something else at once. So work of other streams
-  // must be over for that stream, or must be announced by use_on().
+  // must be over for that stream, or for one that was announced by use_on(): memory is used again when all that such
+  // streams had when it was freed is over.
   void allocate(const void* begin, std::size_t bytes, Stream stream);
   void use_on(const void* begin, Stream stream);
   void free(const void* begin);

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "tests/support/fake_communicator.h"
 #include "tests/support/fake_device.h"
 
 namespace lockstep::testing {
@@ -11,8 +12,9 @@ namespace lockstep::testing {
 at::Device test_device() {
   static const bool is_fake = [] {
     const char* name = std::getenv("LOCKSTEP_TEST_DEVICE");  // NOLINT(concurrency-mt-unsafe): nothing changes it
-    if (name == nullptr || std::string_view(name) != "fake") return false;
+    if (name == nullptr || !std::string_view(name).starts_with("fake")) return false;
     use_fake_device();
+    if (std::string_view(name) == "fake_communicators") new WithFakeCommunicators;  // until the process ends
     return true;
   }();
   static std::atomic<int> threads{0};

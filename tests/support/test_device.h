@@ -1,4 +1,5 @@
-// On which device a suite's models and inputs lie: on the CPU, or on the fake device if LOCKSTEP_TEST_DEVICE is "fake".
+// On which device a suite's models and inputs lie: on the CPU, or on the fake device if LOCKSTEP_TEST_DEVICE is "fake",
+// and there over communicators if it is "fake_communicators".
 #pragma once
 
 #include <ATen/core/Tensor.h>

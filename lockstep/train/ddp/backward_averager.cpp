@@ -52,6 +52,7 @@ void BackwardAverager::begin(const ForwardNote& note, const ForwardGraphs& forwa
   note_ = note;
   std::ranges::fill(arrivals_, 0);
   buckets_.reset();
+  finite_.clear();
   learned_.begin_backward();
   count_expected(hooks);
   contributions_.begin_backward(note, forwards.found());
@@ -142,7 +143,7 @@ void BackwardAverager::launch_ready(const at::Tensor* added) {
                       .backward = backward_,
                       .added = added,
                       .instead = contributions_.sent_instead(),
-                      .look_for_non_finite = options_.non_finite != NonFinite::ignore,
+                      .finite = options_.non_finite == NonFinite::ignore ? nullptr : &finite_,
                       .is_weighted = contributions_.is_weighted()};
   buckets_.launch_ready(launch, needed_);
 }
@@ -167,14 +168,13 @@ std::optional<Error> BackwardAverager::average() {
   const Finish finish = finish_of(joint);
   buckets_.finish(finish);
   contributions_.end_averaged(finish.used);
-  const std::optional<std::size_t> bad = buckets_.non_finite();
   stats_.copied_bytes += buckets_.copied_bytes();
   learned_.learn_use(arrivals_, joint == nullptr ? nullptr : &joint->used);
   form_buckets();
   stats_.reduced_bytes += parameter_bytes_;
   ++stats_.backwards;
   needed_.clear();
-  return options_.non_finite == NonFinite::ignore ? std::optional<Error>() : drop_if_not_finite(bad);
+  return options_.non_finite == NonFinite::ignore ? std::optional<Error>() : drop_if_not_finite();
 }
 
 // A hook's state belongs to buckets. So that a resumed run begins with the buckets of the earlier run, the first
@@ -278,19 +278,19 @@ void BackwardAverager::exchange_weights() {
   for (double& factor : factors_) factor = factor > 0 ? group_.size() / factor : 1;
 }
 
-// The optimizer's gradients, after every sum and conversion. bad: a gradient of this rank that was not finite, which
-// shows the origin.
-std::optional<Error> BackwardAverager::drop_if_not_finite(std::optional<std::size_t> bad) {
+// Of the gradients that this rank has sent, which show the origin, and of the optimizer's, after every sum and
+// conversion.
+std::optional<Error> BackwardAverager::drop_if_not_finite() {
   report_.weight = 0;
   report_.used.clear();
-  report_.non_finite = bad;
-  report_.is_of_average = false;
-  for (std::size_t i = 0; i < parameters_.size() && !report_.non_finite; ++i) {
+  FiniteCheck averages;
+  for (std::size_t i = 0; i < parameters_.size() && !finite_.has_found() && !averages.has_found(); ++i) {
     const at::Tensor& gradient = parameters_[i].tensor.grad();
-    if (!gradient.defined() || all_finite(gradient.is_sparse() ? gradient._values() : gradient)) continue;
-    report_.non_finite = i;
-    report_.is_of_average = true;
+    if (gradient.defined()) averages.add(gradient.is_sparse() ? gradient._values() : gradient, i);
   }
+  const auto first = FiniteCheck::ask({&finite_, &averages});
+  report_.non_finite = first[0] ? first[0] : first[1];
+  report_.is_of_average = !first[0] && first[1];
   const JointReport& joint = exchange({.name = finite_name_, .number = backward_});
   report_.non_finite.reset();
   report_.is_of_average = false;

@@ -19,6 +19,7 @@
 #include "lockstep/train/ddp/autograd/forward_graphs.h"
 #include "lockstep/train/ddp/backward_report.h"
 #include "lockstep/train/ddp/bucket_list.h"
+#include "lockstep/train/ddp/checks/all_finite.h"
 #include "lockstep/train/ddp/contributions.h"
 #include "lockstep/train/ddp/learned_graph.h"
 #include "lockstep/train/ddp/logging_data.h"
@@ -81,7 +82,7 @@ class BackwardAverager {
   const JointReport& exchange(const CallOptions& call);
   Finish finish_of(const JointReport* joint);
   void exchange_weights();
-  std::optional<Error> drop_if_not_finite(std::optional<std::size_t> bad);
+  std::optional<Error> drop_if_not_finite();
   std::optional<Error> drop_gradients(const JointReport& joint);
   void check_gradient(std::size_t parameter) const;
 
@@ -92,6 +93,7 @@ class BackwardAverager {
   const std::string report_name_, unused_name_, weights_name_, finite_name_;  // of collectives
   CommHook hook_;
   BucketList buckets_;
+  FiniteCheck finite_;  // of the gradients of this backward that buckets have sent
   Contributions contributions_;
   LearnedGraph learned_;
   std::uint64_t parameter_bytes_ = 0;

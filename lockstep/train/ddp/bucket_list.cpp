@@ -123,13 +123,6 @@ void BucketList::drop(const ProcessGroup& group) {
   for (const auto& bucket : buckets_) bucket->drop(group);
 }
 
-std::optional<std::size_t> BucketList::non_finite() const {
-  for (const auto& bucket : buckets_) {
-    if (bucket->is_launched() && bucket->non_finite()) return bucket->non_finite();
-  }
-  return {};
-}
-
 std::uint64_t BucketList::copied_bytes() const {
   std::uint64_t sum = 0;
   for (const auto& bucket : buckets_) sum += bucket->copied_bytes();

@@ -42,7 +42,6 @@ class BucketList {
   void drop(const ProcessGroup& group);
 
   // Of the last launches.
-  std::optional<std::size_t> non_finite() const;
   std::uint64_t copied_bytes() const;
   // Of each bucket, in the order of reduction.
   std::vector<std::size_t> bytes() const;

@@ -46,10 +46,14 @@ bool is_zero_memory(std::span<const std::uint8_t> bytes, std::size_t size) {
   return true;
 }
 
+at::Tensor nonzeros_in(const at::Tensor& gradient) {
+  return (gradient.is_sparse() ? gradient._values() : gradient).count_nonzero();
+}
+
 // Stops at the first value that is not, where it can.
 bool is_zero(const at::Tensor& gradient) {
   const at::Tensor values = gradient.is_sparse() ? gradient._values() : gradient;
-  if (!values.is_cpu() || !has_plain_memory(values)) return values.count_nonzero().item<std::int64_t>() == 0;
+  if (!values.is_cpu() || !has_plain_memory(values)) return nonzeros_in(values).item<std::int64_t>() == 0;
   const std::size_t size = values.element_size() / (values.is_complex() ? 2 : 1);
   return is_zero_memory({static_cast<const std::uint8_t*>(values.const_data_ptr()), values.nbytes()}, size);
 }
@@ -74,6 +78,7 @@ Contributions::Contributions(const TrainedParameters& parameters, ProcessGroup g
       seen_(parameters.size()),
       was_zero_(parameters.size()),
       is_mixed_(parameters.size()),
+      nonzeros_before_(parameters.size()),
       averages_(parameters.size()),
       own_(parameters.size()),
       none_(parameters.size()) {
@@ -221,13 +226,21 @@ void Contributions::put_averages_aside() {
 void Contributions::note_mixture() {
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     if (is_weighted()) {
-      if (is_mixed_[i] && used_[i])
+      if (used_[i] && is_mixed(i)) {
         throw_on_all_ranks(group_, mixed_gradient_error(group_.rank(), parameters_[i].name));
+      }
     } else if (!note_.synchronise && !used_[i]) {
       const at::Tensor& gradient = parameters_[i].tensor.grad();
-      is_mixed_[i] = gradient.defined() && !is_zero(gradient);
+      const bool asks_device = gradient.defined() && !gradient.is_cpu();
+      nonzeros_before_[i] = asks_device ? nonzeros_in(gradient) : at::Tensor();
+      is_mixed_[i] = gradient.defined() && !asks_device && !is_zero(gradient);
     }
   }
+}
+
+bool Contributions::is_mixed(std::size_t parameter) const {
+  const at::Tensor& nonzeros = nonzeros_before_[parameter];
+  return is_mixed_[parameter] || (nonzeros.defined() && nonzeros.item<std::int64_t>() != 0);
 }
 
 void Contributions::put_averages_back() {
@@ -302,6 +315,7 @@ void Contributions::forget() {
   if (!std::exchange(is_uniform_, true)) std::ranges::fill(since_, 0);
   std::fill(used_.begin(), used_.end(), false);
   std::fill(is_mixed_.begin(), is_mixed_.end(), false);
+  std::ranges::fill(nonzeros_before_, at::Tensor());
   has_local_gradients_ = false;
   for (at::Tensor& average : averages_) average.reset();
 }

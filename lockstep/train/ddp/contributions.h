@@ -8,6 +8,9 @@
 //
 // The weight of a forward counts once, however many backwards go through it. Earlier averages must not be weighted
 // again, so they are put aside, too, from the first backward after an average until the next average.
+//
+// Whether a device's gradient was set to zero is asked only where it matters, since the host waits for the answer: in
+// the middle of an accumulation, if somebody has written to it.
 // Belongs to the thread that runs forward and backward.
 #pragma once
 
@@ -94,6 +97,7 @@ class Contributions {
   void put_own_back(const std::vector<bool>* averaged);
   void put_back_where_nothing_came();
   void check_is_weighted(std::size_t parameter) const;
+  bool is_mixed(std::size_t parameter) const;
 
   const TrainedParameters& parameters_;
   const ProcessGroup group_;
@@ -115,6 +119,7 @@ class Contributions {
   // By parameter, after the last backward: which tensor it was and how often written to; whether zero by itself.
   std::vector<std::pair<const void*, std::uint32_t>> seen_;
   std::vector<bool> was_zero_, is_mixed_;  // is_mixed_: an average that this rank has added to without weights
+  std::vector<at::Tensor> nonzeros_before_;  // on a device: of what this rank has added to, until somebody asks
   bool has_local_gradients_ = false;
   std::vector<at::Tensor> averages_;  // by parameter: put aside
   std::vector<at::Tensor> own_;       // by parameter: put aside during a joined backward

@@ -71,10 +71,10 @@ void scale(const std::vector<at::Tensor>& gradients, double max_norm, const at::
   for (const at::Tensor& gradient : gradients) gradient.mul_(factor.to(gradient.device()));
 }
 
-void check(double norm_type) {
+void check(double norm_type, const char* operation = "clip_grad_norm") {
   if (norm_type > 0) return;
   throw Error(ErrorKind::invalid_argument,
-              fmt::format("clip_grad_norm: norm_type is {}; it must be above 0: use 1, 2 or infinity", norm_type));
+              fmt::format("{}: norm_type is {}; it must be above 0: use 1, 2 or infinity", operation, norm_type));
 }
 
 // The gradients that make the norm infinite or NaN.
@@ -134,6 +134,20 @@ double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm
   }
   scale(gradients, max_norm, at::full({}, value, mine.options()));
   return value;
+}
+
+at::Tensor get_total_norm(const std::vector<at::Tensor>& tensors, double norm_type) {
+  check(norm_type, "get_total_norm");
+  std::vector<at::Tensor> elements;
+  for (const at::Tensor& tensor : tensors) {
+    if (!tensor.defined() || tensor.numel() == 0) continue;
+    elements.push_back(tensor.is_sparse() ? tensor.detach().coalesce()._values() : tensor.detach());
+  }
+  return norm_of(elements, norm_type);
+}
+
+void clip_grads_with_norm(const std::vector<at::Tensor>& parameters, double max_norm, const at::Tensor& total_norm) {
+  scale(gradients_of(parameters), max_norm, total_norm);
 }
 
 void clip_grad_value(const std::vector<at::Tensor>& parameters, double clip_value) {

@@ -20,7 +20,7 @@ struct ClipOptions {
 };
 
 // Scales the gradients so that their norm, as that of one long vector, is at most max_norm, and returns the earlier
-// norm, which has the same bits with any number of threads. Where the gradients are equal on all ranks, as after a
+// norm, for which the host waits where it is on a device; it has the same bits with any number of threads. Where the gradients are equal on all ranks, as after a
 // DistributedDataParallel's backward, use this one: it needs no communication.
 double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm, const ClipOptions& options = {});
 
@@ -28,6 +28,11 @@ double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm
 // the same on all of them. One collective.
 double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm, const ProcessGroup& group,
                       const ClipOptions& options = {});
+
+// The two halves of clip_grad_norm, as torch.nn.utils.get_total_norm and clip_grads_with_norm_: the norm stays a tensor
+// (a scalar, on the first one's device), and the host waits for no device. Sparse tensors are coalesced.
+at::Tensor get_total_norm(const std::vector<at::Tensor>& tensors, double norm_type = 2);
+void clip_grads_with_norm(const std::vector<at::Tensor>& parameters, double max_norm, const at::Tensor& total_norm);
 
 // Limits every element to [-clip_value, clip_value].
 void clip_grad_value(const std::vector<at::Tensor>& parameters, double clip_value);

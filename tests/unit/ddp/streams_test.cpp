@@ -18,6 +18,7 @@
 #include "lockstep/train/ddp/comm_hooks/default_hooks.h"
 #include "lockstep/train/ddp/distributed_data_parallel.h"
 #include "lockstep/train/optim/clip_gradients.h"
+#include "tests/support/fake_communicator.h"
 #include "tests/support/fake_device.h"
 #include "tests/unit/ddp/models.h"
 
@@ -192,13 +193,96 @@ TEST_CASE("in a step the host waits for the device only for the copies of its bu
   });
 }
 
+// feature: L-02
+TEST_CASE("in a step over a communicator the host never waits for the device") {
+  const WithFakeCommunicators with;
+  struct Way {
+    std::string name;
+    DdpOptions options = {};
+    bool hooks = false, accumulates = false, keeps_gradients = false;
+    int waits = 0;  // of the host, in each step
+  };
+  const std::vector<Way> ways{
+      {"by default"},
+      {"small buckets", {.bucket_cap_mb = 1e-5}},
+      {"unused parameters", {.find_unused_parameters = true}},
+      {"static graph", {.static_graph = true}},
+      {"bfloat16", {.mixed_precision = {.param_dtype = at::kBFloat16}}},
+      {"reduced as bfloat16", {.mixed_precision = {.reduce_dtype = at::kBFloat16}}},
+      {.name = "a hook", .hooks = true},
+      {.name = "accumulation", .accumulates = true},
+      {.name = "gradients set to zero", .accumulates = true, .keeps_gradients = true},
+      {.name = "gradients are checked", .options = {.non_finite = NonFinite::skip_step}, .waits = 1},
+  };
+  for (const Over transport : kTransports) {
+    for (const Way& way : ways) {
+      CAPTURE(way.name);
+      run_group_or_throw(2, transport, [&](const ProcessGroup& group) {
+        Net model;
+        set_weights(model, 1);
+        DdpOptions options = way.options;
+        options.compare_parameters_every = 0;  // for which the host waits once
+        DistributedDataParallel ddp(model, group, options);
+        if (way.hooks) ddp.register_comm_hook(all_reduce_hook());
+        torch::optim::SGD optimizer(ddp.parameters(), 0.1);
+        for (int step = 0; step < 5; ++step) {
+          const at::Tensor x = wave({3, 20}, step + group.rank());
+          group.barrier();
+          const std::int64_t before = fake_device_synchronizations();
+          group.barrier();
+          optimizer.zero_grad(!way.keeps_gradients);
+          if (way.accumulates) {
+            const auto local = ddp.no_sync();
+            ddp(x).square().sum().backward();
+          }
+          ddp(x).square().sum().backward();
+          std::vector<at::Tensor> gradients;
+          for (const auto& parameter : ddp.parameters()) gradients.push_back(parameter.grad());
+          clip_grads_with_norm(ddp.parameters(), 1.0, get_total_norm(gradients));
+          optimizer.step();
+          // The first steps compare the models, and learn the order of gradients.
+          group.barrier();
+          if (step >= 2) CHECK(fake_device_synchronizations() == before + group.size() * way.waits);
+          group.barrier();
+        }
+      });
+    }
+  }
+}
+
+TEST_CASE("a device's gradients lie in their bucket, and old ones keep their values") {
+  const WithFakeCommunicators with;
+  run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
+    Mlp model;
+    set_weights(model, 1);
+    DistributedDataParallel ddp(model, group);
+    const auto step = [&](int number) {
+      ddp.zero_grad();
+      ddp(wave({3, 6}, number)).sum().backward();
+    };
+    step(0);
+    step(1);
+    const void* const first = model->last->weight.grad().storage().data();
+    CHECK(model->side->weight.grad().storage().data() == first);
+    step(2);
+    CHECK(model->last->weight.grad().storage().data() == first);  // nobody had them any more
+    const at::Tensor kept = model->last->weight.grad(), copy = kept.to(at::kCPU);
+    step(3);
+    step(4);
+    CHECK(at::equal(kept.to(at::kCPU), copy));
+    CHECK_FALSE(at::equal(model->last->weight.grad().to(at::kCPU), copy));
+  });
+}
+
 TEST_CASE("random programs on random streams train as one process does, and every dependency is waited for") {
   for (const Over transport : kTransports) {
     for (unsigned seed = 0; seed < LOCKSTEP_PROGRAMS; ++seed) {
       CAPTURE(seed);
+      std::optional<WithFakeCommunicators> with;
+      if (seed % 4 != 0) with.emplace();
       run_group_or_throw(2, transport, [&](const ProcessGroup& group) {
         Program program(group, seed);
-        for (int step = 0; step < 3; ++step) program.step(step);
+        for (int step = 0; step < 5; ++step) program.step(step);
         program.check();
       });
     }

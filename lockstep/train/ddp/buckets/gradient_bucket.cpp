@@ -5,8 +5,6 @@
 #include <cstdint>
 #include <utility>
 
-#include "lockstep/train/ddp/checks/all_finite.h"
-
 namespace lockstep::internal {
 namespace {
 
@@ -39,7 +37,6 @@ void GradientBucket::set_ready(std::size_t member, bool fired) {
 
 void GradientBucket::launch(const Launch& launch) {
   copied_bytes_ = 0;
-  non_finite_.reset();
   backward_ = launch.backward;
   do_launch(launch);
   stage_ = Stage::launched;
@@ -65,10 +62,6 @@ at::Tensor GradientBucket::new_buffer(const ProcessGroup& group, std::int64_t co
   const at::Device device = members_.front().parameter.device();
   if (device.is_cpu()) return group.empty({count}, dtype);
   return at::empty({count}, at::TensorOptions().device(device).dtype(dtype));
-}
-
-void GradientBucket::look_for_non_finite(const Launch& launch, const BucketMember& member, const at::Tensor& values) {
-  if (launch.look_for_non_finite && !non_finite_ && !all_finite(values)) non_finite_ = member.index;
 }
 
 }  // namespace lockstep::internal

@@ -3,7 +3,8 @@
 // drops it if the backward fails. Belongs to the thread that runs backward. Its kinds:
 //
 //   in place   large gradients that were allocated in shared memory, and that have no other owner, are reduced in
-//              place; the others are copied into the bucket's own buffer and back
+//              place; the others are copied into the bucket's own buffer and back. On a device all are copied into the
+//              buffer, and are parts of it from then on.
 //   flat       all are copied into one dense tensor, which a communication hook averages, or which has another dtype
 //   sparse     one sparse gradient
 #pragma once
@@ -17,6 +18,7 @@
 #include <vector>
 
 #include "lockstep/comm/group/process_group.h"
+#include "lockstep/train/ddp/checks/all_finite.h"
 #include "lockstep/train/ddp/comm_hooks/comm_hook.h"
 
 namespace lockstep::internal {
@@ -36,7 +38,7 @@ struct Launch {
   bool is_last = false;               // bucket of this backward
   // By parameter: this rank's contributions instead of its gradients. Null: the gradients.
   const std::vector<at::Tensor>* instead = nullptr;
-  bool look_for_non_finite = false;
+  FiniteCheck* finite = nullptr;  // gets this rank's gradients; null: nobody looks
   bool is_weighted = false;  // see GradBucket
 };
 
@@ -76,8 +78,6 @@ class GradientBucket {
   std::size_t bytes() const;  // of its parameters
   // In the last launch: gradients that did not lie in shared memory.
   std::size_t copied_bytes() const { return copied_bytes_; }
-  // Of the last launch, the first parameter whose gradient on this rank held NaN or Inf.
-  std::optional<std::size_t> non_finite() const { return non_finite_; }
 
  protected:
   virtual void do_launch(const Launch& launch) = 0;
@@ -98,7 +98,9 @@ class GradientBucket {
   static bool is_used(const Finish& finish, const BucketMember& member) {
     return finish.used == nullptr || (*finish.used)[member.index];
   }
-  void look_for_non_finite(const Launch& launch, const BucketMember& member, const at::Tensor& values);
+  static void look_for_non_finite(const Launch& launch, const BucketMember& member, const at::Tensor& values) {
+    if (launch.finite != nullptr) launch.finite->add(values, member.index);
+  }
 
   const std::size_t index_;
   const std::uint64_t wrapper_;
@@ -112,7 +114,6 @@ class GradientBucket {
   std::uint64_t backward_ = 0;  // of the last launch
   std::size_t ready_ = 0;
   Stage stage_ = Stage::waiting;
-  std::optional<std::size_t> non_finite_;
 };
 
 std::unique_ptr<GradientBucket> make_in_place_bucket(std::size_t index, std::vector<BucketMember> members,

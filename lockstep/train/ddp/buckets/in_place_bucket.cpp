@@ -48,8 +48,14 @@ class InPlaceBucket final : public GradientBucket {
       const BucketMember& member = members_[copy.member];
       if (!is_used(finish, member)) continue;
       at::Tensor& gradient = member.parameter.mutable_grad();
-      if (!gradient.defined()) gradient = at::empty_like(member.parameter);
-      gradient.copy_(copy.values);
+      if (lies_at(gradient, copy.values)) continue;
+      if (buffer_.is_cpu()) {
+        if (!gradient.defined()) gradient = at::empty_like(member.parameter);
+        gradient.copy_(copy.values);
+      } else {
+        note_use(gradient);
+        gradient = copy.values.variable_data();  // which counts its own versions
+      }
     }
     note_use(buffer_);
     if (finish.factor == 1 && finish.factors == nullptr) return;
@@ -82,7 +88,7 @@ class InPlaceBucket final : public GradientBucket {
         continue;
       }
       if (has_values) {
-        copy->values.copy_(gradient);
+        if (!lies_at(gradient, copy->values)) copy->values.copy_(gradient);
       } else {
         copy->values.zero_();
       }
@@ -112,9 +118,30 @@ class InPlaceBucket final : public GradientBucket {
       }
       ++copies;
     }
-    if (is_as_before && copies == copies_.size()) return;
+    const bool is_free = buffer_.defined() && (buffer_.is_cpu() || !has_other_owner());
+    if (is_as_before && copies == copies_.size() && is_free) return;
     copies_.resize(copies);
+    if (!is_free || !buffer_.is_cpu()) {  // a device's gradients may lie there as it was
+      note_use(buffer_);
+      buffer_.reset();
+    }
     place_copies(launch.group);
+  }
+
+  static bool lies_at(const at::Tensor& gradient, const at::Tensor& values) {
+    return gradient.defined() && gradient.has_storage() && gradient.is_alias_of(values) &&
+           gradient.const_data_ptr() == values.const_data_ptr() && gradient.strides() == values.strides();
+  }
+
+  // Gradients of a device are parts of the buffer. Whether somebody else has such a part, of an earlier backward.
+  bool has_other_owner() const {
+    std::size_t known = 1;
+    for (const Copy& copy : copies_) known += (copy.values.defined() ? 1 : 0) + (copy.operand.defined() ? 1 : 0);
+    for (const BucketMember& member : members_) {
+      const at::Tensor& gradient = member.parameter.grad();
+      if (gradient.defined() && gradient.has_storage() && gradient.is_alias_of(buffer_)) ++known;
+    }
+    return buffer_.storage().use_count() > known;
   }
 
   void place_copies(const ProcessGroup& group) {

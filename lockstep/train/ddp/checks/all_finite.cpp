@@ -1,6 +1,7 @@
 #include "lockstep/train/ddp/checks/all_finite.h"
 
 #include <ATen/ops/isfinite.h>
+#include <ATen/ops/stack.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -43,6 +44,42 @@ bool all_finite(const at::Tensor& tensor) {
     case at::kBFloat16: return all_finite<std::uint16_t, 0x7F80>(data, dense.nbytes());
     default: return true;
   }
+}
+
+void FiniteCheck::add(const at::Tensor& values, std::size_t index) {
+  if (found_) return;
+  if (values.is_cpu()) {
+    if (!all_finite(values)) found_ = index;
+    return;
+  }
+  const at::Tensor answer = at::isfinite(values).all();
+  indices_.push_back(index);
+  answers_.push_back(answers_.empty() ? answer : answer.to(answers_.front().device(), /*non_blocking=*/true));
+}
+
+void FiniteCheck::clear() {
+  found_.reset();
+  indices_.clear();
+  answers_.clear();
+}
+
+std::vector<std::optional<std::size_t>> FiniteCheck::ask(const std::vector<const FiniteCheck*>& checks) {
+  std::vector<at::Tensor> answers;
+  for (const FiniteCheck* check : checks) {
+    for (const at::Tensor& each : check->answers_) {
+      answers.push_back(answers.empty() ? each : each.to(answers.front().device(), /*non_blocking=*/true));
+    }
+  }
+  const at::Tensor told = answers.empty() ? at::Tensor() : at::stack(answers).to(at::kCPU);
+  const bool* next = answers.empty() ? nullptr : told.const_data_ptr<bool>();
+  std::vector<std::optional<std::size_t>> first;
+  for (const FiniteCheck* check : checks) {
+    first.push_back(check->found_);
+    for (const std::size_t index : check->indices_) {
+      if (!*next++ && !first.back()) first.back() = index;
+    }
+  }
+  return first;
 }
 
 }  // namespace lockstep::internal

@@ -1,6 +1,9 @@
 #include "lockstep/train/ddp/checks/model_comparison.h"
 
+#include <ATen/ops/arange.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <bit>
@@ -33,9 +36,10 @@ std::string description(const NamedTensors& parameters, const NamedTensors& buff
   return text;
 }
 
+constexpr std::uint64_t kFactor = 0x9E3779B97F4A7C15ULL;
+
 // Of the bytes of a tensor's elements. Four independent sums, since each waits for its own multiplication only.
 std::uint64_t hash_of_values(const at::Tensor& tensor) {
-  constexpr std::uint64_t kFactor = 0x9E3779B97F4A7C15ULL;
   const at::Tensor dense = tensor.detach().cpu().contiguous();
   const auto* bytes = static_cast<const unsigned char*>(dense.const_data_ptr());
   const std::size_t count = dense.nbytes();
@@ -50,6 +54,39 @@ std::uint64_t hash_of_values(const at::Tensor& tensor) {
   for (; at < count; ++at) add(sums[0], bytes[at]);
   for (int i = 1; i < 4; ++i) add(sums[0], sums[i]);
   return sums[0];
+}
+
+// The same idea for a tensor of a device, which computes it: a number (int64) on the device. Words are multiplied by odd
+// factors that depend on their places, so that no change of one word keeps the sum.
+at::Tensor device_hash_of_values(const at::Tensor& tensor) {
+  constexpr std::int64_t kPiece = std::int64_t{1} << 22;  // words at a time, which bounds the memory that it takes
+  const at::Tensor bytes = tensor.detach().contiguous().reshape({-1}).view(at::kByte);
+  const at::Tensor words = bytes.numel() % 4 == 0 && bytes.storage_offset() % 4 == 0 ? bytes.view(at::kInt) : bytes;
+  at::Tensor sum = at::zeros({}, words.options().dtype(at::kLong));
+  for (std::int64_t begin = 0; begin < words.numel(); begin += kPiece) {
+    const std::int64_t end = std::min(begin + kPiece, words.numel());
+    at::Tensor factors = at::arange(begin, end, sum.options()).mul_(static_cast<std::int64_t>(kFactor));
+    factors.bitwise_xor_(factors.bitwise_right_shift(29)).mul_(static_cast<std::int64_t>(kFactor)).bitwise_or_(1);
+    sum = sum * static_cast<std::int64_t>(kFactor) + (words.slice(0, begin, end) * factors).sum();
+  }
+  return sum;
+}
+
+// On the host. It waits for devices once.
+std::vector<std::int64_t> hashes_of_values(const NamedTensors& tensors) {
+  std::vector<at::Tensor> on_devices;
+  for (const auto& [name, tensor] : tensors) {
+    if (tensor.is_cpu()) continue;
+    at::Tensor hash = device_hash_of_values(tensor);
+    on_devices.push_back(on_devices.empty() ? hash : hash.to(on_devices.front().device(), /*non_blocking=*/true));
+  }
+  const at::Tensor told = on_devices.empty() ? at::Tensor() : at::stack(on_devices).to(at::kCPU);
+  const std::int64_t* next = on_devices.empty() ? nullptr : told.const_data_ptr<std::int64_t>();
+  std::vector<std::int64_t> hashes;
+  for (const auto& [name, tensor] : tensors) {
+    hashes.push_back(tensor.is_cpu() ? static_cast<std::int64_t>(hash_of_values(tensor)) : *next++);
+  }
+  return hashes;
 }
 
 }  // namespace
@@ -75,11 +112,11 @@ bool have_same_values(const at::Tensor& tensor, const ProcessGroup& group) {
 
 void verify_same_values(const NamedTensors& tensors, const ProcessGroup& group, std::uint64_t backwards,
                         std::uint64_t wrapper) {
-  std::vector<std::int64_t> hashes;
+  const std::vector<std::int64_t> hashes = hashes_of_values(tensors);
   std::int64_t all = 0;
-  for (const auto& [name, tensor] : tensors) {
-    hashes.push_back(static_cast<std::int64_t>(hash_of_values(tensor)));
-    all = static_cast<std::int64_t>(hash_of(name) + std::rotl(static_cast<std::uint64_t>(all), 1)) ^ hashes.back();
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const std::uint64_t before = std::rotl(static_cast<std::uint64_t>(all), 1);
+    all = static_cast<std::int64_t>(hash_of(tensors[i].first) + before) ^ hashes[i];
   }
   const auto differs = [&](const std::vector<at::Tensor>& told, std::size_t i) {
     std::vector<int> ranks;

@@ -2,16 +2,20 @@
 // threads of the devices that it knows at the first backward of a process.
 #include <ATen/ATen.h>
 #include <doctest/doctest.h>
+#include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 
 #include <cstdint>
 #include <limits>
 #include <vector>
 
+#include "lockstep/train/ddp/distributed_data_parallel.h"
+#include "lockstep/train/optim/clip_gradients.h"
 #include "lockstep/train/optim/grad_scaler.h"
 #include "tests/support/fake_communicator.h"
 #include "tests/support/fake_device.h"
 #include "tests/support/local_groups.h"
+#include "tests/support/test_device.h"
 
 namespace grad_scaler_device_test {
 
@@ -67,6 +71,42 @@ TEST_CASE("it waits for no more where ranks agree over a communicator of the dev
   run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
     GradScaler scaler(group, {.init_scale = 16});
     check_waits(scaler, device_of(group.rank()));
+  });
+}
+
+TEST_CASE("in a step of a DistributedDataParallel in float16 the host waits once") {
+  use_fake_device();
+  const WithFakeCommunicators with;
+  run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
+    torch::nn::Linear model(4, 2);
+    for (const at::Tensor& parameter : model->parameters()) {
+      parameter.detach().fill_(0.5);
+      move_to(parameter, device_of(group.rank()));
+    }
+    DistributedDataParallel ddp(model, group,
+                                {.mixed_precision = {.param_dtype = at::kHalf}, .compare_parameters_every = 0});
+    SGD optimizer(ddp.parameters(), SGDOptions(0.1));
+    GradScaler scaler({.init_scale = 16});
+    for (int step = 0; step < 5; ++step) {
+      const bool is_infinite = step == 3;
+      const at::Tensor x = input_on(device_of(group.rank()), is_infinite && group.rank() == 1).unsqueeze(0);
+      group.barrier();
+      const std::int64_t before = fake_device_synchronizations();
+      group.barrier();
+      optimizer.zero_grad();
+      scaler.scale(ddp(x).to(at::kFloat).sum()).backward();
+      scaler.unscale_(optimizer);
+      std::vector<at::Tensor> gradients;
+      for (const at::Tensor& parameter : ddp.parameters()) gradients.push_back(parameter.grad());
+      clip_grads_with_norm(ddp.parameters(), 1.0, get_total_norm(gradients));
+      CHECK(scaler.step(optimizer) == !is_infinite);
+      scaler.update();
+      group.barrier();
+      // The first steps compare the models, and learn the order of gradients.
+      if (step >= 2) CHECK(fake_device_synchronizations() == before + group.size());
+      group.barrier();
+    }
+    CHECK(scaler.get_scale() == 8);
   });
 }
 

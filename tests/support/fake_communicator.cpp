@@ -256,12 +256,14 @@ class FakeCommunicator final : public Communicator {
   void enqueue(const CarrierCall& call, c10::Stream stream) override {
     ++calls;
     Part part{call, {call.sent.begin(), call.sent.end()}, {call.received.begin(), call.received.end()}, nullptr};
-    part.work = std::make_shared<QueuedWork>(stream, std::string("a communicator's ") + std::string(to_string(call.kind)));
+    part.work =
+        std::make_shared<QueuedWork>(stream, std::string("a communicator's ") + std::string(to_string(call.kind)));
     const std::size_t in = input_bytes(part, size_, rank_), out = output_bytes(part, size_, rank_);
-    if (in != 0) part.work->order.reads(call.input, in);
-    if (out != 0) part.work->order.writes(call.output, out);
-    check_races();
+    const std::shared_ptr<QueuedWork> work = part.work;
     hub_->enqueue(rank_, std::move(part));
+    if (in != 0) work->order.reads(call.input, in);
+    if (out != 0) work->order.writes(call.output, out);
+    check_races();
   }
   std::string failure() noexcept override { return how_they_are.failure; }
   void abort() noexcept override {

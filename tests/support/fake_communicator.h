@@ -8,10 +8,10 @@
 namespace lockstep::testing {
 
 struct FakeCommunicators {
-  bool on_one_device = false;        // as if all ranks had the same
-  int longest_delay_us = 200;        // of the end of a call, on each rank
-  int never_finished_from = 1 << 30; // calls from this one on, counted from 0, do not end, as if a kernel hung
-  std::string failure = {};          // that the library reports
+  bool on_one_device = false;         // as if all ranks had the same
+  int longest_delay_us = 200;         // of the end of a call, on each rank
+  int never_finished_from = 1 << 30;  // calls from this one on, counted from 0, do not end, as if a kernel hung
+  std::string failure = {};           // that the library reports
 };
 
 // While one lives, groups that are made use them for the fake device.

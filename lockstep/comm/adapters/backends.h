@@ -41,8 +41,8 @@ bool is_native(std::string_view backend) noexcept;
 // starts the library.
 std::function<Bootstrap()> bootstrap_of(std::string_view backend);
 
-// An engine over one of backends() that is not native. Blocks until all ranks have met. Error{timeout}; {invalid_argument}
-// where the library cannot work here, with what to do.
+// An engine over one of backends() that is not native. Blocks until all ranks have met. Error{timeout};
+// {invalid_argument} where the library cannot work here, with what to do.
 std::unique_ptr<Engine> make_backend_engine(std::string_view backend, const CarrierSite& site, Deadline deadline);
 
 }  // namespace lockstep::internal

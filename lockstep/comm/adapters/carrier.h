@@ -18,8 +18,8 @@
 
 namespace lockstep::internal {
 
-// What a Carrier or a Communicator is asked to do. A Carrier's buffers are those that buffers() gave; sizes are as in Collective. What
-// all_reduce, reduce and broadcast work on lies in `output`.
+// What a Carrier or a Communicator is asked to do. A Carrier's buffers are those that buffers() gave; sizes are as in
+// Collective. What all_reduce, reduce and broadcast work on lies in `output`.
 struct CarrierCall {
   OpKind kind = OpKind::barrier;
   ReduceOp reduce = ReduceOp::sum;

@@ -61,8 +61,8 @@ inline constexpr std::size_t kMaxDeviceIdentity = 64;
 
 // The library for devices of a type; null if this process has none.
 const CommunicatorLibrary* communicators_for(at::DeviceType type) noexcept;
-// Makes it the library for devices of its type, in place of another one; null for `library.connect`: of none. For tests.
-// Thread-safe; groups that exist may keep the one they have.
+// Makes it the library for devices of its type, in place of another one; null for `library.connect`: of none. For
+// tests. Thread-safe; groups that exist may keep the one they have.
 void register_communicators(const CommunicatorLibrary& library);
 
 }  // namespace lockstep::internal

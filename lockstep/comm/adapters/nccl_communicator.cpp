@@ -1,5 +1,5 @@
-// Communicators over NCCL, between GPUs. They do not block: NCCL says that a call is under way, and is asked until it is
-// queued, so that a rank that never comes ends the wait (NCCL User Guide, "Fault Tolerance" and "ncclCommAbort").
+// Communicators over NCCL, between GPUs. They do not block: NCCL says that a call is under way, and is asked until it
+// is queued, so that a rank that never comes ends the wait (NCCL User Guide, "Fault Tolerance" and "ncclCommAbort").
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
@@ -12,6 +12,7 @@
 #include <mutex>
 #include <thread>
 
+#include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
 #include "lockstep/comm/adapters/backend_table.h"
@@ -78,8 +79,7 @@ bool reduces(ReduceOp op, DType dtype) {
     case DType::u32:
     case DType::i64:
     case DType::u64:
-    case DType::u8:
-      return op == ReduceOp::sum || op == ReduceOp::product || op == ReduceOp::min || op == ReduceOp::max;
+    case DType::u8: return op == ReduceOp::sum || op == ReduceOp::product || op == ReduceOp::min || op == ReduceOp::max;
     case DType::boolean: return op != ReduceOp::avg && op != ReduceOp::bxor;
     case DType::c64:
     case DType::c128: return op == ReduceOp::sum || op == ReduceOp::avg;
@@ -272,7 +272,7 @@ std::string identity_of(at::Device device) {
   cudaDeviceProp properties{};
   if (cudaGetDeviceProperties(&properties, device.index()) != cudaSuccess) return {};
   std::string identity(properties.uuid.bytes, sizeof properties.uuid.bytes);
-  if (const char* const host = std::getenv("NCCL_HOSTID")) identity += host;
+  identity += EnvironmentReader().text("NCCL_HOSTID").value_or("");
   return identity.substr(0, kMaxDeviceIdentity);
 }
 

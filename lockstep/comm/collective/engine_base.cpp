@@ -19,7 +19,7 @@ std::uint64_t EngineBase::post(const Collective& collective, Deadline deadline, 
   op.signature = signature_of(collective, number, generation_);
   op.phase = Phase::posted;
   op.is_run = false;
-  op.ends_later = collective.as != nullptr && collective.as->mover != Mover::engine;
+  op.ends_later = collective.as != nullptr && collective.as->mover == Mover::device;
   op.deadline = deadline;
   // From begin() on other ranks count on it: room is made before.
   op.input.reserve(collective.input.size());
@@ -134,7 +134,7 @@ void EngineBase::check_peers() {
 void EngineBase::abort(std::string_view reason) noexcept {
   try {
     end_with(Error(ErrorKind::aborted, fmt::format("rank {} ended the group: {}", rank_, reason),
-                     {.rank = rank_, .peer = rank_}));
+                   {.rank = rank_, .peer = rank_}));
   } catch (const std::exception&) {  // no memory for the text: the group still ends, by this process's death
   }
 }

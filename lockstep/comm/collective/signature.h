@@ -27,7 +27,7 @@ struct Signature {
   Order order = Order::ranks;
   std::uint8_t generation = 0;  // the low bits; all of it was compared when the ranks met
   Mover mover = Mover::engine;
-  std::uint16_t line = 0;        // see Collective::line; last, since it may differ
+  std::uint16_t line = 0;  // see Collective::line; last, since it may differ
 
   // Except for the line.
   bool agrees_with(const Signature& other) const;

@@ -115,6 +115,19 @@ void Call::check(int rank, int size) {
   check_arguments(collective_, rank, size);
 }
 
+CarrierCall Call::for_communicator(std::byte* input, std::byte* output) const {
+  const std::span counts(mine_);
+  return {.kind = collective_.kind,
+          .reduce = collective_.reduce,
+          .dtype = collective_.dtype,
+          .root = collective_.root,
+          .count = collective_.count,
+          .input = input,
+          .output = output,
+          .sent = counts.first(counts.size() / 2),
+          .received = counts.subspan(counts.size() / 2)};
+}
+
 // What every rank sends to every rank. All ranks get the same matrix, or the same error.
 void Call::agree_on_counts(Engine& engine) {
   const auto n = static_cast<std::size_t>(engine.size());
@@ -144,7 +157,7 @@ void Call::compare(Engine& engine) {
   if (traits_of(collective_.kind).input == Extent::counted) {
     agree_on_counts(engine);
   } else {
-    engine.run({.ticket = collective_.ticket, .as = &collective_}, deadline_);
+    engine.run({.name = collective_.name, .ticket = collective_.ticket, .as = &collective_}, deadline_);
   }
   comparison_->agreed();
 }

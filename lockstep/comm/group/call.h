@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lockstep/base/deadline.h"
+#include "lockstep/comm/adapters/carrier.h"
 #include "lockstep/comm/collective/engine.h"
 #include "lockstep/comm/group/tensor_segments.h"
 
@@ -50,9 +51,8 @@ class Call {
   void check(int rank, int size);
   const TensorSegments& input() const { return input_; }
   const TensorSegments& output() const { return output_; }
-  // Of all_to_all: elements that go to each rank, and come from each.
-  std::span<const std::uint64_t> sent() const { return std::span(mine_).first(mine_.size() / 2); }
-  std::span<const std::uint64_t> received() const { return std::span(mine_).subspan(mine_.size() / 2); }
+  // Borrows from this call.
+  CarrierCall for_communicator(std::byte* input, std::byte* output) const;
   // The device's memory has what it should, once the current streams have come this far: what remains to be queued.
   void finish_on_streams();
 

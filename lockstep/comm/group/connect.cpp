@@ -77,8 +77,8 @@ void log_choice(const RanksToConnect& ranks, const Connected& made) {
   const Membership& membership = ranks.membership;
   log_debug(fmt::format("group {}: rank {} of {}, {}, backend {}, data over {}: {}. Timeout {:.0f} s, address {}",
                         ranks.name, membership.rank, membership.size, layout_of(membership),
-                        ranks.options.backend.empty() ? kNativeBackend : ranks.options.backend,
-                        made.engine->name(), made.about, seconds(ranks.options.timeout),
+                        ranks.options.backend.empty() ? kNativeBackend : ranks.options.backend, made.engine->name(),
+                        made.about, seconds(ranks.options.timeout),
                         membership.members[static_cast<std::size_t>(membership.rank)].address));
 }
 

@@ -1,14 +1,11 @@
 #include "lockstep/comm/group/device_calls.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/ops/empty.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -19,6 +16,8 @@
 #include "lockstep/base/wait_until.h"
 #include "lockstep/comm/collective/signature.h"
 #include "lockstep/comm/group/device_streams.h"
+#include "lockstep/comm/group/introductions.h"
+#include "lockstep/comm/group/one_piece.h"
 #include "lockstep/comm/group/tensor_segments.h"
 #include "lockstep/comm/group/torch_errors.h"
 #include "lockstep/comm/group/work_control.h"
@@ -33,93 +32,6 @@ constexpr Duration kLongestPause = std::chrono::milliseconds(2);
 constexpr std::size_t kMostUnderWay = 4096;
 // What takes longer than this, once all ranks have come, may wait for one that has died.
 constexpr Duration kPeerLook = std::chrono::milliseconds(100);
-
-// What each rank says of itself when a communicator is to be made.
-struct Introduction {
-  std::array<char, kMaxCommunicatorId> id;  // rank 0's
-  std::array<char, kMaxDeviceIdentity> device;
-  std::uint16_t id_bytes;
-  std::uint16_t device_bytes;
-};
-
-template <std::size_t N>
-std::uint16_t put(std::array<char, N>& to, const std::string& text) {
-  const std::size_t bytes = std::min(text.size(), N);
-  std::memcpy(to.data(), text.data(), bytes);
-  return static_cast<std::uint16_t>(bytes);
-}
-
-// The device that all tensors are on; nothing for the host.
-std::optional<at::Device> device_of(const DeviceRequest& request) {
-  std::optional<at::Device> device;
-  for (const at::TensorList list : {request.outputs, request.inputs}) {
-    for (const at::Tensor& tensor : list) {
-      if (!tensor.defined() || tensor.is_cpu() || (device && tensor.device() != *device)) return std::nullopt;
-      device = tensor.device();
-    }
-  }
-  return device;
-}
-
-// Memory of a device that is one piece: the segments themselves where they are, else a copy.
-class OnePiece {
- public:
-  OnePiece(std::span<const Segment> segments, at::Device device, bool is_read) : segments_(segments), device_(device) {
-    std::size_t bytes = 0;
-    bool is_one = true;
-    for (const Segment& each : segments) {
-      if (each.bytes == 0) continue;
-      if (bytes == 0) data_ = each.data;
-      is_one &= each.data == data_ + bytes;
-      bytes += each.bytes;
-    }
-    if (is_one) return;
-    copy_ = at::empty({static_cast<std::int64_t>(bytes)}, at::TensorOptions().dtype(at::kByte).device(device));
-    data_ = static_cast<std::byte*>(copy_.mutable_data_ptr());
-    if (is_read) for_each([](const at::Tensor& segment, const at::Tensor& part) { part.copy_(segment); });
-  }
-
-  std::byte* data() const { return data_; }
-  void copy_back() const {
-    if (copy_.defined()) for_each([](const at::Tensor& segment, const at::Tensor& part) { segment.copy_(part); });
-  }
-
- private:
-  template <class Copy>
-  void for_each(Copy&& copy) const {
-    std::int64_t next = 0;
-    for (const Segment& each : segments_) {
-      const auto bytes = static_cast<std::int64_t>(each.bytes);
-      if (bytes == 0) continue;
-      copy(bytes_at(each.data, each.bytes, device_), copy_.narrow(0, next, bytes));
-      next += bytes;
-    }
-  }
-
-  std::span<const Segment> segments_;
-  const at::Device device_;
-  std::byte* data_ = nullptr;
-  at::Tensor copy_;
-};
-
-CarrierCall carrier_call(const Call& call, std::byte* input, std::byte* output) {
-  const Collective& real = call.collective();
-  return {.kind = real.kind,
-          .reduce = real.reduce,
-          .dtype = real.dtype,
-          .root = real.root,
-          .count = real.count,
-          .input = input,
-          .output = output,
-          .sent = call.sent(),
-          .received = call.received()};
-}
-
-// In a group of one rank: what it sends is what it gets.
-void copy_to_self(const OnePiece& input, const OnePiece& output, std::size_t bytes, at::Device device) {
-  if (bytes == 0 || input.data() == output.data()) return;
-  bytes_at(output.data(), bytes, device).copy_(bytes_at(input.data(), bytes, device));
-}
 
 }  // namespace
 
@@ -209,7 +121,7 @@ DeviceCalls::Line& DeviceCalls::line_of(at::Device device) {
 
 std::optional<Work> DeviceCalls::start(const DeviceRequest& request) {
   if (policy_ == Policy::never) return std::nullopt;
-  const std::optional<at::Device> device = device_of(request);
+  const std::optional<at::Device> device = device_of(request.outputs, request.inputs);
   if (!device || library_for(request, *device) == nullptr) return std::nullopt;
   const std::lock_guard order(order_mutex_);
   throw_if_failed();
@@ -223,34 +135,13 @@ std::optional<Work> DeviceCalls::start(const DeviceRequest& request) {
   {
     const c10::StreamGuard guard(line.stream);
     before.wait_on_streams();
-    noting_refusals(engine_, [&] {
-      call.set(request.kind, request.outputs, request.inputs,
-               {.rank = engine_.rank(), .root = request.root, .memory = Memory::device});
-      Collective& collective = call.collective();
-      collective.reduce = request.reduce;
-      collective.order = request.order;
-      collective.name = request.name;
-      collective.number = request.number;
-      collective.line = request.line;
-      collective.mover = Mover::device;
-      call.check(engine_.rank(), engine_.size());
-    });
-    call.set_deadline(request.deadline);
+    noting_refusals(engine_, [&] { set(call, request); });
     if (!line.has_met) {
       if (engine_.size() > 1) meet(line, call.collective(), request.deadline);
       line.has_met = true;
       if (engine_.size() > 1 && line.communicator == nullptr) return std::nullopt;
     }
-    try {
-      queue(line, call);
-    } catch (const Error& error) {
-      if (error.kind() == ErrorKind::invalid_argument) throw;
-      fail(error);
-      throw_if_failed();
-    } catch (const std::exception& error) {  // the others have queued it
-      fail(Error(ErrorKind::internal, fmt::format("{}: {}", to_string(request.kind), error.what())));
-      throw_if_failed();
-    }
+    or_fail(request.kind, [&] { queue(line, call); });
     done.add(*device);
   }
   const auto watched = std::make_shared<Watched>(*this, done, request.deadline);
@@ -258,24 +149,54 @@ std::optional<Work> DeviceCalls::start(const DeviceRequest& request) {
   watched->work_ = WorkControl::start(watched);
   Collective& collective = call.collective();
   watched->ticket_ = collective.ticket = log_.issue(record_of(signature_of(collective, 0, 0)));
-  {
-    std::unique_lock lock(mutex_);
-    wait_until(changed_, lock, request.deadline, [this] { return watched_.size() < kMostUnderWay || failure_; });
-    if (!watcher_.joinable()) {
-      const SignalBlock block = SignalBlock::of_new_thread();
-      watcher_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
-    }
-    watched_.push_back(watched);
-  }
+  watch_over(watched, request.deadline);
   call.compare_for(watched);
+  or_fail(request.kind, [&] { calls_.start(lease); });
+  return watched->work_;
+}
+
+void DeviceCalls::set(Call& call, const DeviceRequest& request) const {
+  call.set(request.kind, request.outputs, request.inputs,
+           {.rank = engine_.rank(), .root = request.root, .memory = Memory::device});
+  Collective& collective = call.collective();
+  collective.reduce = request.reduce;
+  collective.order = request.order;
+  collective.name = request.name;
+  collective.number = request.number;
+  collective.line = request.line;
+  collective.mover = Mover::device;
+  call.set_deadline(request.deadline);
+  call.check(engine_.rank(), engine_.size());
+}
+
+// What cannot be queued here, the others wait for.
+template <class Step>
+void DeviceCalls::or_fail(OpKind kind, Step&& step) {
   try {
-    calls_.start(lease);
-  } catch (const std::exception& error) {  // no thread could be started
-    fail(Error(ErrorKind::internal, error.what()));
+    step();
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::invalid_argument) throw;
+    fail(error);
+    throw_if_failed();
+  } catch (const std::exception& error) {
+    fail(Error(ErrorKind::internal, fmt::format("{}: {}", to_string(kind), error.what())));
     throw_if_failed();
   }
+}
+
+void DeviceCalls::watch_over(const std::shared_ptr<Watched>& watched, Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  wait_until(changed_, lock, deadline, [this] { return watched_.size() < kMostUnderWay || failure_; });
+  if (failure_) {
+    is_told_ = true;
+    throw Error(*failure_);
+  }
+  if (!watcher_.joinable()) {
+    const SignalBlock block = SignalBlock::of_new_thread();
+    watcher_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
+  }
+  watched_.push_back(watched);
   changed_.notify_all();
-  return watched->work_;
 }
 
 // On the current stream.
@@ -285,11 +206,9 @@ void DeviceCalls::queue(Line& line, Call& call) {
   const OnePiece input(call.input().segments(), line.device, true);
   const OnePiece output(call.output().segments(), line.device, op.is_in_place());
   if (line.communicator != nullptr) {
-    line.communicator->enqueue(carrier_call(call, input.data(), output.data()), line.stream);
+    line.communicator->enqueue(call.for_communicator(input.data(), output.data()), line.stream);
   } else if (!op.is_in_place()) {
-    std::size_t bytes = 0;
-    for (const Segment& each : call.output().segments()) bytes += each.bytes;
-    copy_to_self(input, output, bytes, line.device);
+    output.copy_from(input);  // in a group of one rank, what it sends is what it gets
   }
   output.copy_back();
   call.finish_on_streams();
@@ -298,50 +217,30 @@ void DeviceCalls::queue(Line& line, Call& call) {
 // All ranks come here with the same call, or none goes on. Afterwards all have a communicator, or none.
 void DeviceCalls::meet(Line& line, const Collective& real, Deadline deadline) {
   const CommunicatorLibrary& library = *communicators_for(line.device.type());
-  const auto n = static_cast<std::size_t>(engine_.size());
-  Introduction mine{};
-  noting_refusals(engine_, [&] {
-    if (engine_.rank() == 0) mine.id_bytes = put(mine.id, library.make_id());
-    if (library.identity != nullptr) mine.device_bytes = put(mine.device, library.identity(line.device));
-  });
-  std::vector<Introduction> all(n);
-  Collective as = real;
-  as.mover = Mover::new_device;
-  const Segment input{reinterpret_cast<std::byte*>(&mine), sizeof mine};
-  const Segment output{reinterpret_cast<std::byte*>(all.data()), n * sizeof mine};
-  calls_.run(to_string(real.kind), deadline, [&](Engine& engine) {
-    engine.run({.kind = OpKind::all_gather,
-                .count = sizeof mine,
-                .input = {&input, 1},
-                .output = {&output, 1},
-                .as = &as},
-               deadline);
-  });
-  for (std::size_t i = 0; i < n; ++i) {
-    for (std::size_t j = 0; j < i; ++j) {
-      if (all[i].device_bytes == 0 || all[i].device_bytes != all[j].device_bytes || all[i].device != all[j].device) {
-        continue;
-      }
-      const std::string text = fmt::format("rank {} and rank {} use the same {}, so {} cannot connect them", j, i,
-                                           line.device.is_cuda() ? "GPU" : "device", library.name);
-      if (policy_ == Policy::required) {
-        throw Error(ErrorKind::invalid_argument, text + "; give each rank a device, or use the native backend",
-                    {.rank = engine_.rank()});
-      }
-      if (engine_.rank() == 0) {
-        log_warning(text + "; tensors of this group go through the memory of the host, which is slower. Backend "
-                           "\"native\" does the same without this warning");
-      }
-      return;
+  Introductions all;
+  noting_refusals(engine_, [&] { all = introduce(library, line.device, engine_.rank(), engine_.size()); });
+  calls_.run(to_string(real.kind), deadline, [&](Engine& engine) { all.exchange(engine, real, deadline); });
+  if (const auto same = all.same_device()) {
+    const std::string text = fmt::format("rank {} and rank {} use the same {}, so {} cannot connect them", same->first,
+                                         same->second, line.device.is_cuda() ? "GPU" : "device", library.name);
+    if (policy_ == Policy::required) {
+      throw Error(ErrorKind::invalid_argument, text + "; give each rank a device, or use the native backend",
+                  {.rank = engine_.rank()});
     }
+    if (engine_.rank() == 0) {
+      log_warning(text +
+                  "; tensors of this group go through the memory of the host, which is slower. Backend "
+                  "\"native\" does the same without this warning");
+    }
+    return;
   }
-  const std::string id(all[0].id.data(), all[0].id_bytes);
   try {
-    line.communicator = connect(line, id, deadline);
+    line.communicator = connect(line, all.id(), deadline);
   } catch (const Error& error) {
-    fail(Error(error.kind(), fmt::format("rank {} could not connect to the others by {}: {}", engine_.rank(),
-                                         library.name, error.what()),
-               {.rank = engine_.rank(), .peer = error.detail().peer}));
+    fail(Error(
+        error.kind(),
+        fmt::format("rank {} could not connect to the others by {}: {}", engine_.rank(), library.name, error.what()),
+        {.rank = engine_.rank(), .peer = error.detail().peer}));
     throw_if_failed();
   }
   const std::lock_guard lock(mutex_);
@@ -426,7 +325,8 @@ bool DeviceCalls::look_at(Watched& watched) {
     const TimePoint now = steady_clock().now();
     const std::string failure = watched.communicator_ == nullptr ? "" : watched.communicator_->failure();
     if (!failure.empty()) {
-      fail(Error(ErrorKind::internal, fmt::format("{} failed on rank {}: {}", describe(watched), engine_.rank(), failure),
+      fail(Error(ErrorKind::internal,
+                 fmt::format("{} failed on rank {}: {}", describe(watched), engine_.rank(), failure),
                  {.rank = engine_.rank(), .peer = engine_.rank()}));
     } else if (watched.deadline_.expired(now)) {
       fail(Error(ErrorKind::timeout,
@@ -439,7 +339,8 @@ bool DeviceCalls::look_at(Watched& watched) {
       look_at_peers(watched);
     }
   } catch (const std::exception& error) {  // of the device: an earlier kernel has failed, say
-    fail(Error(ErrorKind::internal, fmt::format("{} failed on rank {}: {}", describe(watched), engine_.rank(), error.what()),
+    fail(Error(ErrorKind::internal,
+               fmt::format("{} failed on rank {}: {}", describe(watched), engine_.rank(), error.what()),
                {.rank = engine_.rank(), .peer = engine_.rank()}));
   }
   return false;
@@ -477,9 +378,10 @@ void DeviceCalls::fail(const Error& error) noexcept {
   engine_.end_with(error);
   for (const auto& each : communicators) each->abort();
   if (!watched.empty()) {
-    log_error(fmt::format("rank {}: collectives on a device were under way when the group failed; do not use what they "
-                          "leave in their tensors: {}",
-                          engine_.rank(), error.what()));
+    log_error(
+        fmt::format("rank {}: collectives on a device were under way when the group failed; do not use what they "
+                    "leave in their tensors: {}",
+                    engine_.rank(), error.what()));
   }
   const auto failure = std::make_exception_ptr(error);
   for (const auto& each : watched) {

@@ -5,7 +5,8 @@
 //                  of memory, the collective, and an event. Work::wait() lets the current stream wait for the event.
 //   group's queue  compares the call with those of the other ranks, as an engine's collective without data, in the
 //                  order in which all the group's calls were made
-//   watcher        looks whether the event has come, the deadline has passed, a rank has died, or the library has failed
+//   watcher        looks whether the event has come, the deadline has passed, a rank has died, or the library has
+//   failed
 //
 // Any failure ends the group on all ranks, and aborts its communicators, so that nothing on the device waits for ever.
 // What the calls that were under way leave in their tensors is not to be used then; every later call throws, and so
@@ -73,8 +74,8 @@ class DeviceCalls {
   void abort(std::string_view reason) noexcept;
   // As wait(), but throws only if no call has told the failure yet.
   void wait_untold();
-  // To be called before the queue ends, after the last call. Waits for what is under way, unless the group has failed or
-  // an exception is on its way: then aborts.
+  // To be called before the queue ends, after the last call. Waits for what is under way, unless the group has failed
+  // or an exception is on its way: then aborts.
   void finish() noexcept;
 
  private:
@@ -85,7 +86,11 @@ class DeviceCalls {
   Line& line_of(at::Device device);
   void meet(Line& line, const Collective& real, Deadline deadline);
   std::unique_ptr<Communicator> connect(const Line& line, const std::string& id, Deadline deadline);
+  void set(Call& call, const DeviceRequest& request) const;
   void queue(Line& line, Call& call);
+  template <class Step>
+  void or_fail(OpKind kind, Step&& step);
+  void watch_over(const std::shared_ptr<Watched>& watched, Deadline deadline);
   void watch(const std::stop_token& stop);
   // Whether it is over.
   bool look_at(Watched& watched);

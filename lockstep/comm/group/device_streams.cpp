@@ -50,6 +50,17 @@ std::function<void()> StreamMarks::waiter() const {
   return [marks = *this] { marks.wait_on_streams(); };
 }
 
+std::optional<at::Device> device_of(at::TensorList first, at::TensorList second) {
+  std::optional<at::Device> device;
+  for (const at::TensorList list : {first, second}) {
+    for (const at::Tensor& tensor : list) {
+      if (!tensor.defined() || tensor.is_cpu() || (device && tensor.device() != *device)) return std::nullopt;
+      device = tensor.device();
+    }
+  }
+  return device;
+}
+
 void note_use(const at::Tensor& tensor) {
   if (tensor.defined() && tensor.has_storage()) note_use(tensor.storage());
 }

@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -30,6 +31,9 @@ class StreamMarks {
  private:
   std::vector<std::pair<at::Device, std::shared_ptr<c10::Event>>> marks_;
 };
+
+// The device, other than the CPU, that all tensors of two lists are on; nothing if there is none.
+std::optional<at::Device> device_of(at::TensorList first, at::TensorList second);
 
 // The current stream uses the tensor's memory, which may have been allocated for another one: the allocator gives it to
 // nobody before that work is over. To be called before the memory may be given back.

@@ -18,8 +18,8 @@
 namespace lockstep {
 
 struct GroupOptions {
-  // The backend of collectives, one of backends() in adapters/backends.h; empty: what LOCKSTEP_BACKEND says. The same on
-  // all ranks. "native" is Lockstep; "gloo" and "mpi" replace it, and choose the transport. "nccl" is Lockstep for
+  // The backend of collectives, one of backends() in adapters/backends.h; empty: what LOCKSTEP_BACKEND says. The same
+  // on all ranks. "native" is Lockstep; "gloo" and "mpi" replace it, and choose the transport. "nccl" is Lockstep for
   // tensors of the host, and NCCL for those of GPUs, which "native" takes through the host. Without a name NCCL is used
   // where it can be: it cannot connect ranks that share a GPU. Messages always use Lockstep.
   std::string backend = {};

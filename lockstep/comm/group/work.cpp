@@ -76,8 +76,10 @@ int Work::source() const {
 
 void WorkControl::complete(const Work& work, std::exception_ptr error, int source, Join join) {
   Work::State& state = work.state();
+  std::shared_ptr<OnDevice> device;  // it may hold the work
   {
     const std::lock_guard lock(state.mutex);
+    device = std::move(state.device);
     state.done = true;
     state.error = std::move(error);
     state.source = source;

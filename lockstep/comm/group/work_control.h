@@ -20,7 +20,7 @@ struct WorkControl {
     virtual bool is_done() = 0;
   };
 
-  // A new, unfinished one; of a device's operation, it is complete()d later than it is done.
+  // A new, unfinished one. A device's operation is let go of once it is complete().
   static Work start(std::shared_ptr<OnDevice> device = nullptr);
   // join: called in each thread that waits, if there is no error; so that streams can wait for the rest.
   static void complete(const Work& work, std::exception_ptr error, int source = -1, Join join = nullptr);

@@ -44,8 +44,8 @@ class Place {
 class World : public Place, public ProcessGroup {
  public:
   World(Membership membership, ProcessGroup group, std::vector<int> stop_signals = {});
-  // With an exception on its way, ends the group, so that the others learn why. Else it waits for collectives on devices
-  // that are under way, and throws what they failed with if no call has: their results are not to be used.
+  // With an exception on its way, ends the group, so that the others learn why. Else it waits for collectives on
+  // devices that are under way, and throws what they failed with if no call has: their results are not to be used.
   ~World() noexcept(false);
   World(World&&) noexcept;
   World& operator=(World&&) = delete;

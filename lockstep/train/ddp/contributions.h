@@ -118,7 +118,7 @@ class Contributions {
   std::vector<bool> used_, used_before_;  // by parameter; before the backward that runs
   // By parameter, after the last backward: which tensor it was and how often written to; whether zero by itself.
   std::vector<std::pair<const void*, std::uint32_t>> seen_;
-  std::vector<bool> was_zero_, is_mixed_;  // is_mixed_: an average that this rank has added to without weights
+  std::vector<bool> was_zero_, is_mixed_;    // is_mixed_: an average that this rank has added to without weights
   std::vector<at::Tensor> nonzeros_before_;  // on a device: of what this rank has added to, until somebody asks
   bool has_local_gradients_ = false;
   std::vector<at::Tensor> averages_;  // by parameter: put aside

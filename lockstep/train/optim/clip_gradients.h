@@ -20,8 +20,9 @@ struct ClipOptions {
 };
 
 // Scales the gradients so that their norm, as that of one long vector, is at most max_norm, and returns the earlier
-// norm, for which the host waits where it is on a device; it has the same bits with any number of threads. Where the gradients are equal on all ranks, as after a
-// DistributedDataParallel's backward, use this one: it needs no communication.
+// norm, for which the host waits where it is on a device; it has the same bits with any number of threads. Where the
+// gradients are equal on all ranks, as after a DistributedDataParallel's backward, use this one: it needs no
+// communication.
 double clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm, const ClipOptions& options = {});
 
 // The same for a model whose parameters are distributed over the ranks: the norm is that of all ranks' gradients, and

@@ -1,5 +1,4 @@
-// The contract of engines, for what runs over Gloo, and as far as one GPU goes over NCCL; ranks are threads. Order of
-// addition is the libraries' affair.
+// The contract of engines, for what runs over Gloo; ranks are threads. Order of addition is the library's affair.
 #include <doctest/doctest.h>
 
 #include "lockstep/comm/adapters/backends.h"
@@ -211,22 +210,6 @@ TEST_CASE("a rank that does not come to the meeting is missed at the deadline") 
                          .store = std::make_shared<MemoryStore>()};
   CHECK_ERROR(error_of([&] { make_backend_engine("gloo", site, Deadline::after(300ms)); }), ErrorKind::timeout,
               "the Gloo rendezvous timed out");
-}
-
-// feature: L-05
-TEST_CASE("the table of what is supported is true of nccl, with one rank" * needs("gpu")) {
-  if (!has("nccl")) return;
-  const CarrierSite site{
-      .group = "one", .address = "127.0.0.1", .members = {"rank 0"}, .store = std::make_shared<MemoryStore>()};
-  std::unique_ptr<Engine> engine;
-  try {
-    engine = make_backend_engine("nccl", site, soon());
-  } catch (const Error& error) {
-    CHECK_ERROR(error, ErrorKind::invalid_argument, "the nccl backend needs a GPU");
-    return skip("no CUDA device");
-  }
-  CHECK(engine->reads_device_memory());
-  CHECK(walk_table(*engine, Where::ordinary, Match::value) > 0);
 }
 
 }  // namespace carriers_test

@@ -138,7 +138,7 @@ class OpenMpi(Mpi):
     NAME = "Open MPI"
 
     def mpirun(self, ranks):
-        # Open MPI's mpirun fails where another one makes or removes the folder that all of a user's share: not this one.
+        # Open MPI's mpirun fails where another one makes or removes the folder that all of a user's share.
         sessions = tempfile.mkdtemp(dir=self.folder)
         return ["mpirun", "--allow-run-as-root", "--oversubscribe", "--mca", "orte_tmpdir_base", sessions, "-n",
                 str(ranks)]

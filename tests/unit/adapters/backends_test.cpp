@@ -47,9 +47,12 @@ TEST_CASE("a backend that is not in this build is refused with those that are") 
   ::setenv("LOCKSTEP_BACKEND", "Native", 1);
   CHECK(choose_backend("") == "native");
   ::setenv("LOCKSTEP_BACKEND", "", 1);
-  CHECK(choose_backend("") == "native");
+  CHECK(choose_backend("").empty());
   ::unsetenv("LOCKSTEP_BACKEND");
-  CHECK(choose_backend("") == "native");
+  CHECK(choose_backend("").empty());
+  CHECK(is_native(""));
+  CHECK(is_native("native"));
+  CHECK_FALSE(is_native("gloo"));
 }
 
 TEST_CASE("a backend whose library was not found is refused with why, and what to do") {

@@ -73,7 +73,6 @@ Tensors train(const ProcessGroup& group, at::Device device, at::ScalarType type)
 
 }  // namespace
 
-// feature: L-08
 TEST_CASE("models on a device have the bits of the host, at any number of ranks") {
   test_device();  // which makes the device known
   const WithFakeCommunicators with;
@@ -101,10 +100,9 @@ TEST_CASE("a model on a device with a SyncBatchNorm is refused in lockstep mode"
   run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
     torch::nn::Sequential model(torch::nn::Linear(6, 8), SyncBatchNorm(torch::nn::BatchNormOptions(8), group));
     for (const auto& parameter : model->parameters()) move_to(parameter, test_device());
-    CHECK_ERROR(error_of([&] {
-                  DistributedDataParallel ddp(model, group, {.lockstep = {.shards = kShards, .seed = 7}});
-                }),
-                ErrorKind::invalid_argument, "cannot have a SyncBatchNorm");
+    CHECK_ERROR(
+        error_of([&] { DistributedDataParallel ddp(model, group, {.lockstep = {.shards = kShards, .seed = 7}}); }),
+        ErrorKind::invalid_argument, "cannot have a SyncBatchNorm");
   });
 }
 

@@ -193,7 +193,7 @@ TEST_CASE("in a step the host waits for the device only for the copies of its bu
   });
 }
 
-// feature: L-02
+// feature: L-05
 TEST_CASE("in a step over a communicator the host never waits for the device") {
   const WithFakeCommunicators with;
   struct Way {

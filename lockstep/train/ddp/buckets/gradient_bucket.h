@@ -39,7 +39,7 @@ struct Launch {
   // By parameter: this rank's contributions instead of its gradients. Null: the gradients.
   const std::vector<at::Tensor>* instead = nullptr;
   FiniteCheck* finite = nullptr;  // gets this rank's gradients; null: nobody looks
-  bool is_weighted = false;  // see GradBucket
+  bool is_weighted = false;       // see GradBucket
 };
 
 struct Finish {

@@ -56,8 +56,8 @@ std::uint64_t hash_of_values(const at::Tensor& tensor) {
   return sums[0];
 }
 
-// The same idea for a tensor of a device, which computes it: a number (int64) on the device. Words are multiplied by odd
-// factors that depend on their places, so that no change of one word keeps the sum.
+// The same idea for a tensor of a device, which computes it: a number (int64) on the device. Words are multiplied by
+// odd factors that depend on their places, so that no change of one word keeps the sum.
 at::Tensor device_hash_of_values(const at::Tensor& tensor) {
   constexpr std::int64_t kPiece = std::int64_t{1} << 22;  // words at a time, which bounds the memory that it takes
   const at::Tensor bytes = tensor.detach().contiguous().reshape({-1}).view(at::kByte);

@@ -118,15 +118,12 @@ void add_bits_of_kernels(Facts& facts, at::Device device) {
     const std::string where = device.is_cpu() ? "" : " on " + c10::DeviceTypeName(device.type(), /*lower_case=*/true);
     bits_of(facts, kernels + where, results);
   };
-  const auto numbers = [&](at::IntArrayRef sizes, std::uint32_t seed) {
-    return host_numbers(sizes, seed).to(device);
-  };
+  const auto numbers = [&](at::IntArrayRef sizes, std::uint32_t seed) { return host_numbers(sizes, seed).to(device); };
   const ThreadCount one_thread(1);
   const at::Tensor left = numbers({37, 150}, 1), right = numbers({150, 70}, 2);
-  add_bits("matrix products",
-           {at::matmul(left, right), at::linear(left, right.t().contiguous(), numbers({70}, 3)),
-            at::matmul(left.to(at::kDouble), right.to(at::kDouble)),
-            at::matmul(left.to(at::kBFloat16), right.to(at::kBFloat16))});
+  add_bits("matrix products", {at::matmul(left, right), at::linear(left, right.t().contiguous(), numbers({70}, 3)),
+                               at::matmul(left.to(at::kDouble), right.to(at::kDouble)),
+                               at::matmul(left.to(at::kBFloat16), right.to(at::kBFloat16))});
 
   const at::Tensor image = numbers({2, 6, 11, 11}, 4);
   if (device.is_cpu() || device.is_cuda()) {  // torch has none for devices of other libraries
@@ -139,9 +136,8 @@ void add_bits_of_kernels(Facts& facts, at::Device device) {
     add_bits("convolutions", {output, of_image, of_weight, of_bias});
   }
 
-  add_bits("functions",
-           {at::exp(left), at::log(left.add(1)), at::tanh(left), at::sigmoid(left), at::gelu(left),
-            at::_softmax(left, 1, false)});
+  add_bits("functions", {at::exp(left), at::log(left.add(1)), at::tanh(left), at::sigmoid(left), at::gelu(left),
+                         at::_softmax(left, 1, false)});
   const at::Tensor many = numbers({40, 500}, 8);
   add_bits("sums", {at::sum(many), at::sum(many, 0), at::sum(many, 1), at::sum(many.to(at::kDouble))});
 

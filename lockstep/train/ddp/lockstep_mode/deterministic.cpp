@@ -12,7 +12,7 @@ struct Settings {
 };
 
 std::mutex mutex;
-int users = 0;          // protected by mutex
+int users = 0;         // protected by mutex
 Settings before = {};  // protected by mutex
 
 }  // namespace

@@ -59,13 +59,13 @@ class ShardedStep {
   // Calls `body` for each of this rank's shards, in order of their indices, and returns the mean of its results over
   // all shards. Before each call torch's default generators, of the CPU and of the model's GPUs, are seeded from seed,
   // step and shard, and buffers have their values before the step. Devices use deterministic algorithms meanwhile: an
-  // operator that has none throws, and is named. Each call leaves the shard's gradient in .grad, by any number of backwards
-  // (microbatches: their gradients add up), or none. If one of them throws and the callback goes on, its gradients are
-  // dropped; Error{invalid_argument} if they were added to others without a zero_grad(). Afterwards, on all ranks,
-  // .grad is the mean over all shards (nothing is left of what was there before; a parameter that only some shards used
-  // has zero from the others, one that no shard used has none), buffers that any shard changed are the mean of the
-  // shards' values (integer ones must be equal), and the generator is restored. Collective; fails as collectives do,
-  // and with exceptions of `body`; then there are no gradients, buffers are as before, and the step does not count.
+  // operator that has none throws, and is named. Each call leaves the shard's gradient in .grad, by any number of
+  // backwards (microbatches: their gradients add up), or none. If one of them throws and the callback goes on, its
+  // gradients are dropped; Error{invalid_argument} if they were added to others without a zero_grad(). Afterwards, on
+  // all ranks, .grad is the mean over all shards (nothing is left of what was there before; a parameter that only some
+  // shards used has zero from the others, one that no shard used has none), buffers that any shard changed are the mean
+  // of the shards' values (integer ones must be equal), and the generator is restored. Collective; fails as collectives
+  // do, and with exceptions of `body`; then there are no gradients, buffers are as before, and the step does not count.
   // With synchronised batch norms an exception of `body` aborts the group, unless this rank is alone, and shards that
   // reach different layers are an Error{desync} that names both.
   double run(const std::function<double(Shard)>& body);

@@ -41,6 +41,7 @@
 #include "lockstep/train/ddp/uneven_inputs/join.h"
 #include "lockstep/train/nn/convert_sync_batchnorm.h"
 #include "lockstep/train/optim/clip_gradients.h"
+#include "lockstep/train/optim/grad_scaler.h"
 #include "lockstep/train/optim/model_averager.h"
 #include "lockstep/train/optim/post_local_sgd_optimizer.h"
 #include "lockstep/train/optim/zero_redundancy_optimizer.h"

@@ -9,8 +9,8 @@
 namespace lockstep::internal {
 
 // Waits until `ready`, which it returns, or until the deadline. REQUIRES: `lock` is held.
-template <class Ready>
-bool wait_until(std::condition_variable& changed, std::unique_lock<std::mutex>& lock, Deadline deadline, Ready ready) {
+template <class Changed, class Ready>
+bool wait_until(Changed& changed, std::unique_lock<std::mutex>& lock, Deadline deadline, Ready ready) {
   while (!ready()) {
     if (deadline.is_never()) {
       changed.wait(lock);

@@ -14,7 +14,7 @@ at::Device test_device() {
     const char* name = std::getenv("LOCKSTEP_TEST_DEVICE");  // NOLINT(concurrency-mt-unsafe): nothing changes it
     if (name == nullptr || !std::string_view(name).starts_with("fake")) return false;
     use_fake_device();
-    if (std::string_view(name) == "fake_communicators") new WithFakeCommunicators;  // until the process ends
+    if (std::string_view(name) == "fake_communicators") static const WithFakeCommunicators with;
     return true;
   }();
   static std::atomic<int> threads{0};

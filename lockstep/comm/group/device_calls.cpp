@@ -16,6 +16,7 @@
 #include "lockstep/base/log.h"
 #include "lockstep/base/observe/process_recorder.h"
 #include "lockstep/base/signal_block.h"
+#include "lockstep/base/wait_until.h"
 #include "lockstep/comm/collective/signature.h"
 #include "lockstep/comm/group/device_streams.h"
 #include "lockstep/comm/group/tensor_segments.h"
@@ -28,6 +29,8 @@ namespace {
 // Between two looks at what is under way, at first and at most.
 constexpr Duration kFirstPause = std::chrono::microseconds(100);
 constexpr Duration kLongestPause = std::chrono::milliseconds(2);
+// The host is not further ahead of the device: it waits then.
+constexpr std::size_t kMostUnderWay = 4096;
 // What takes longer than this, once all ranks have come, may wait for one that has died.
 constexpr Duration kPeerLook = std::chrono::milliseconds(100);
 
@@ -174,8 +177,8 @@ DeviceCalls::~DeviceCalls() = default;
 
 void DeviceCalls::finish() noexcept {
   try {
-    if (std::uncaught_exceptions() == 0) wait(Deadline::never());  // each has a deadline
-  } catch (const Error&) {                                         // it has been logged
+    if (std::uncaught_exceptions() == 0) wait(Deadline::never());
+  } catch (const Error&) {  // it has been logged
   }
   const bool is_busy = [this] {
     const std::lock_guard lock(mutex_);
@@ -256,7 +259,8 @@ std::optional<Work> DeviceCalls::start(const DeviceRequest& request) {
   Collective& collective = call.collective();
   watched->ticket_ = collective.ticket = log_.issue(record_of(signature_of(collective, 0, 0)));
   {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
+    wait_until(changed_, lock, request.deadline, [this] { return watched_.size() < kMostUnderWay || failure_; });
     if (!watcher_.joinable()) {
       const SignalBlock block = SignalBlock::of_new_thread();
       watcher_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
@@ -361,20 +365,33 @@ std::unique_ptr<Communicator> DeviceCalls::connect(const Line& line, const std::
 void DeviceCalls::wait(Deadline deadline) {
   std::unique_lock lock(mutex_);
   const auto is_over = [this] { return watched_.empty() || failure_; };
-  while (!is_over() && !deadline.expired()) {
-    if (deadline.is_never()) {
-      changed_.wait(lock);
-    } else {
-      changed_.wait_until(lock, deadline.when());
-    }
-  }
+  wait_until(changed_, lock, deadline, is_over);
+  is_told_ = is_told_ || failure_;
   if (failure_) throw Error(*failure_);
   if (!is_over()) throw Error(ErrorKind::timeout, "collectives on a device are still under way at the deadline");
 }
 
-void DeviceCalls::throw_if_failed() const {
+void DeviceCalls::throw_if_failed() {
   const std::lock_guard lock(mutex_);
-  if (failure_) throw Error(*failure_);
+  if (!failure_) return;
+  is_told_ = true;
+  throw Error(*failure_);
+}
+
+void DeviceCalls::wait_untold() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (is_told_) return;
+  }
+  wait(Deadline::never());  // each has a deadline
+}
+
+void DeviceCalls::abort(std::string_view reason) noexcept {
+  try {
+    fail(Error(ErrorKind::aborted, fmt::format("rank {} ended the group: {}", engine_.rank(), reason),
+               {.rank = engine_.rank(), .peer = engine_.rank()}));
+  } catch (const std::exception&) {  // no memory for the text
+  }
 }
 
 void DeviceCalls::watch(const std::stop_token& stop) {
@@ -459,8 +476,11 @@ void DeviceCalls::fail(const Error& error) noexcept {
   }
   engine_.end_with(error);
   for (const auto& each : communicators) each->abort();
-  log_error(fmt::format("rank {}: the group has failed; tensors of calls that were under way on a device hold anything: {}",
-                        engine_.rank(), error.what()));
+  if (!watched.empty()) {
+    log_error(fmt::format("rank {}: collectives on a device were under way when the group failed; do not use what they "
+                          "leave in their tensors: {}",
+                          engine_.rank(), error.what()));
+  }
   const auto failure = std::make_exception_ptr(error);
   for (const auto& each : watched) {
     log_.fail(each->ticket_, error);

@@ -8,7 +8,8 @@
 //   watcher        looks whether the event has come, the deadline has passed, a rank has died, or the library has failed
 //
 // Any failure ends the group on all ranks, and aborts its communicators, so that nothing on the device waits for ever.
-// What the calls that were under way leave in their tensors is not to be used then; every later call throws.
+// What the calls that were under way leave in their tensors is not to be used then; every later call throws, and so
+// does the end of a World if no call has.
 //
 // Reductions add up in an order of the library's choice, the same on all ranks. Collectives -> DeviceCalls ->
 // Communicator, CallQueue. Thread-safe.
@@ -68,6 +69,10 @@ class DeviceCalls {
   std::optional<Work> start(const DeviceRequest& request);
   // Blocks until everything that was started is over. Throws what the group has failed with.
   void wait(Deadline deadline);
+  // The group ends, here at once. Waits for no other rank.
+  void abort(std::string_view reason) noexcept;
+  // As wait(), but throws only if no call has told the failure yet.
+  void wait_untold();
   // To be called before the queue ends, after the last call. Waits for what is under way, unless the group has failed or
   // an exception is on its way: then aborts.
   void finish() noexcept;
@@ -86,7 +91,7 @@ class DeviceCalls {
   bool look_at(Watched& watched);
   void look_at_peers(Watched& watched);
   void fail(const Error& error) noexcept;
-  void throw_if_failed() const;
+  void throw_if_failed();
   std::string describe(const Watched& watched) const;
 
   Engine& engine_;
@@ -103,6 +108,7 @@ class DeviceCalls {
   std::list<std::shared_ptr<Watched>> watched_;  // by age
   std::list<std::shared_ptr<Communicator>> communicators_;
   std::optional<Error> failure_;
+  bool is_told_ = false;  // by an exception of some call
   std::jthread watcher_;  // made with the first call; last member: it must end first
 };
 

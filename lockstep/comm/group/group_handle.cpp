@@ -125,8 +125,11 @@ bool GroupHandle::supports(OpKind kind, ReduceOp op, at::ScalarType dtype, at::D
 
 void GroupHandle::abort(std::string_view reason) const noexcept {
   state_->engine->abort(reason);
+  state_->devices.abort(reason);
   state_->abort_messages(reason);
 }
+
+void GroupHandle::await_device_calls() const { state_->devices.wait_untold(); }
 
 void GroupHandle::note_failure(std::string_view what, std::string_view text) const noexcept {
   state_->engine->failure_note()->note(what, text);

@@ -115,6 +115,9 @@ class GroupHandle {
   void wait(const Posted& posted) const;
 
  protected:
+  // Blocks until collectives on devices are over. Throws what they failed with, unless an earlier call has.
+  void await_device_calls() const;
+
   struct State;
 
   std::shared_ptr<State> state_;

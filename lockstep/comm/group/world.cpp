@@ -66,8 +66,12 @@ World::World(Membership membership, ProcessGroup group, std::vector<int> stop_si
 
 World::World(World&&) noexcept = default;
 
-World::~World() {
-  if (watch_ == nullptr || std::uncaught_exceptions() <= exceptions_ || !watch_->is_here()) return;
+World::~World() noexcept(false) {
+  if (watch_ == nullptr || !watch_->is_here()) return;
+  if (std::uncaught_exceptions() <= exceptions_) {
+    await_device_calls();
+    return;
+  }
   try {
     const std::string noted = noted_failure();
     abort(noted.empty() ? "an exception ended its program; see its standard error" : "it failed in " + noted);

@@ -44,7 +44,9 @@ class Place {
 class World : public Place, public ProcessGroup {
  public:
   World(Membership membership, ProcessGroup group, std::vector<int> stop_signals = {});
-  ~World();
+  // With an exception on its way, ends the group, so that the others learn why. Else it waits for collectives on devices
+  // that are under way, and throws what they failed with if no call has: their results are not to be used.
+  ~World() noexcept(false);
   World(World&&) noexcept;
   World& operator=(World&&) = delete;
 
@@ -79,8 +81,7 @@ struct InitOptions {
   std::optional<int> rank = {};
   std::optional<int> world_size = {};
   std::shared_ptr<Store> store = {};
-  // The device of tensors, and as GroupOptions::device. With a GPU, the default backend is NCCL if the build has it. Of
-  // the same type on all ranks.
+  // The device of tensors, and as GroupOptions::device. Of the same type on all ranks.
   std::optional<c10::Device> device = {};
   SharedGpu shared_gpu = SharedGpu::warn;  // by the ranks' `device`
   // The signals of World::stop_requested(). Those that the program handles or ignores are left alone; none: only

@@ -12,8 +12,8 @@
 // ranks. Calls without a group are for a single process; if all ranks of a job make such a call for one directory and
 // step, the first of them writes. Both block, for disk I/O and as ProcessGroup's calls do. Error{invalid_argument}:
 // state that cannot be stored, does not match or differs between ranks; then nothing has changed, or only sampler,
-// loader, user and hook, if one of these throws while it is loaded. Error{internal}: a disk is full or failing, memory
-// or file descriptors run out, a directory cannot be read; earlier checkpoints are kept.
+// loader, scaler, user and hook, if one of these throws while it is loaded. Error{internal}: a disk is full or failing,
+// memory or file descriptors run out, a directory cannot be read; earlier checkpoints are kept.
 // Error{corrupt_data}: no checkpoint is undamaged. Error{desync}: parameters or optimizer state differ between ranks,
 // so there is no new checkpoint (SaveOptions::if_ranks_differ).
 #pragma once

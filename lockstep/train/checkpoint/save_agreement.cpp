@@ -28,6 +28,7 @@ std::string parts_of(const State& state) {
   add(state.model.ddp() == nullptr && state.model.module() != nullptr, "module");
   add(state.sampler.save != nullptr, "sampler");
   add(state.loader.save != nullptr, "loader");
+  add(state.scaler.save != nullptr, "scaler");
   add(state.hook.save != nullptr, "hook");
   add(state.user.save != nullptr, "user");
   return parts;

@@ -32,6 +32,7 @@ void complete(Checkpoint& checkpoint, const std::string& file) {
 void require_parts_of_files(const State& state, const std::string& file) {
   const char* const missing = state.sampler.load  ? "sampler"
                               : state.loader.load ? "loader"
+                              : state.scaler.load ? "scaler"
                               : state.hook.load   ? "hook"
                               : state.user.load   ? "user values"
                                                   : nullptr;

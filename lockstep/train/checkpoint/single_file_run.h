@@ -13,8 +13,8 @@ namespace lockstep::internal {
 
 // Loads the file of a step. Collective; errors are the same on all ranks, and then nothing has changed. accept: throws
 // if it refuses the file by its metadata. Error{invalid_argument}: the file does not fit the state, or has no sampler,
-// loader, hook or user values, which single files never have. Returns the number of ranks that wrote the file; 0 if it
-// does not matter.
+// loader, scaler, hook or user values, which single files never have. Returns the number of ranks that wrote the file;
+// 0 if it does not matter.
 int load_single_file(const std::filesystem::path& file, const State& state, const ProcessGroup& group,
                      const std::function<void(const Metadata& metadata)>& accept);
 

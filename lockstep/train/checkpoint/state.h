@@ -61,7 +61,7 @@ class OptimizerRef {
   torch::optim::Optimizer* optimizer_ = nullptr;
 };
 
-// An object that torch::save() can store, the same on all ranks: a sampler, a loader. Rank 0's is stored.
+// An object that torch::save() can store, the same on all ranks: a sampler, a loader, a GradScaler. Rank 0's is stored.
 class ArchiveRef {
  public:
   ArchiveRef() = default;
@@ -119,6 +119,7 @@ struct State {
   OptimizerRef optimizer = {};
   ArchiveRef sampler = {};
   ArchiveRef loader = {};
+  ArchiveRef scaler = {};
   TensorsRef hook = {};
   JsonRef user = {};
   // The position of the training; load() returns them.

@@ -31,6 +31,7 @@ constexpr std::string_view kRandom = "random.";
 constexpr std::string_view kHook = "hook.";
 constexpr const char* kSampler = "sampler";
 constexpr const char* kLoader = "loader";
+constexpr const char* kScaler = "scaler";
 // In the metadata of a set that was saved without user values; null may also be the program's own value. Older versions
 // do not write it.
 constexpr std::pair<const char*, const char*> kNoUserValues = {"user", "none"};
@@ -224,6 +225,7 @@ StateParts take_apart(const State& state, int rank, int size) {
   if (rank != 0) return parts;
   if (state.sampler.save) parts.own.emplace(kSampler, archived(state.sampler));
   if (state.loader.save) parts.own.emplace(kLoader, archived(state.loader));
+  if (state.scaler.save) parts.own.emplace(kScaler, archived(state.scaler));
   if (state.user.save) parts.user = state.user.save();
   return parts;
 }
@@ -248,6 +250,7 @@ bool is_wanted(std::string_view name, const State& state, int rank, int stored_r
   }
   if (name == kSampler) return state.sampler.load != nullptr;
   if (name == kLoader) return state.loader.load != nullptr;
+  if (name == kScaler) return state.scaler.load != nullptr;
   return name.starts_with(kRandom);
 }
 
@@ -289,6 +292,7 @@ LoadSteps checked_load(const Checkpoint& checkpoint, const std::string& user, co
   };
   add_archive(state.sampler, kSampler);
   add_archive(state.loader, kLoader);
+  add_archive(state.scaler, kScaler);
   if (state.user.load) {
     const auto told = checkpoint.metadata.find(kNoUserValues.first);
     if (told != checkpoint.metadata.end() && told->second == kNoUserValues.second) refuse_missing("user values");

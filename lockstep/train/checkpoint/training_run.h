@@ -10,9 +10,9 @@
 //   sampler.set_epoch(run.position.epoch); for (... : loader(train, sampler, {.first_batch = run.position.batch})) {
 //     ... one step; run.add_step(loss, samples, ddp, optimizer); }  run.position.begin_next_epoch(); run.save(...);
 // Each call also takes a State, whose model is a DistributedDataParallel, in place of the two: with a sampler, a
-// loader, a hook, values of the program. The run sets its step and epoch. Its log, metrics.jsonl, also shows how ranks
-// spend their steps; a rank that delays the others causes a warning. All ranks call the same functions. Errors as of
-// save(), load() and ProcessGroup's calls.
+// loader, a scaler, a hook, values of the program. The run sets its step and epoch. Its log, metrics.jsonl, also shows
+// how ranks spend their steps; a rank that delays the others causes a warning. All ranks call the same functions.
+// Errors as of save(), load() and ProcessGroup's calls.
 #pragma once
 
 #include <cstdint>

@@ -52,7 +52,7 @@ GlobalMoments combine_rows(const at::Tensor& rows) {
   const at::Tensor counts = rows.narrow(1, 0, 1);
   const at::Tensor means = rows.narrow(1, 1, channels);
   GlobalMoments all;
-  all.count = counts.sum().item<double>();
+  all.count = counts.sum();
   all.mean = means.mul(counts.div(all.count)).sum(0);
   all.squares = means.sub(all.mean).square_().mul_(counts).add_(rows.narrow(1, 1 + channels, channels)).sum(0);
   return all;
@@ -65,11 +65,12 @@ GlobalMoments global_moments(const at::Tensor& input, const ProcessGroup& group,
       shards != nullptr ? shards->gather(row, layer, kStatistics)
                         : rows_of_ranks(row, group, layer != nullptr ? layer->place() : SyncBatchNormTag::Place());
   const GlobalMoments all = combine_rows(rows);
-  if (all.count < 2) {
+  const bool has_two = input.size(1) != 0 && input.numel() / input.size(1) >= 2;
+  if (!has_two && all.count.item<double>() < 2) {
     throw Error(ErrorKind::invalid_argument,
                 "SyncBatchNorm: the batches of all " + std::to_string(rows.size(0)) +
                     (shards != nullptr ? " shards" : " ranks") + " together have " +
-                    std::to_string(static_cast<int>(all.count)) +
+                    std::to_string(all.count.item<std::int64_t>()) +
                     " values a channel; training needs at least two. Give some of them a larger batch, or call eval()");
   }
   return all;

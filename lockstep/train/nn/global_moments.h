@@ -11,9 +11,9 @@
 
 namespace lockstep::internal {
 
-// Of [N, C, ...]. A channel has `count` values.
+// Of [N, C, ...].
 struct GlobalMoments {
-  double count = 0;
+  at::Tensor count;    // of the values of a channel: a scalar in float64
   at::Tensor mean;     // [C] in float64
   at::Tensor squares;  // [C] in float64: the sum of squared deviations from the mean
 };
@@ -26,7 +26,8 @@ at::Tensor local_row(const at::Tensor& input);
 GlobalMoments combine_rows(const at::Tensor& rows);
 
 // Collective and blocking; the same bits on all ranks. Error{desync} on all of them if their channels differ in number,
-// {invalid_argument} on all of them if there are fewer than two values a channel. layer: see sync_batch_norm().
+// {invalid_argument} on all of them if there are fewer than two values a channel; the host waits for a device only to
+// look at that, and not where this rank has two. layer: see sync_batch_norm().
 GlobalMoments global_moments(const at::Tensor& input, const ProcessGroup& group,
                              const SyncBatchNormTag* layer = nullptr);
 

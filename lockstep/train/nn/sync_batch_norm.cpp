@@ -37,14 +37,14 @@ constexpr double kLeastFactorInHalf = 0x1p-8;
 
 // The state of backward besides tensors.
 struct Batch final : torch::CustomClassHolder {
-  Batch(ProcessGroup among, const SyncBatchNormTag* of_layer, double values, double epsilon)
-      : group(std::move(among)), layer(of_layer), count(values), eps(epsilon) {
+  Batch(ProcessGroup among, const SyncBatchNormTag* of_layer, at::Tensor values, double epsilon)
+      : group(std::move(among)), layer(of_layer), count(std::move(values)), eps(epsilon) {
     if (layer != nullptr) place = layer->place();
   }
   ProcessGroup group;
   SyncBatchNormTag::Place place;
   const SyncBatchNormTag* layer;  // in lockstep mode, where it outlives the step
-  double count;                   // values a channel, of all ranks or shards
+  at::Tensor count;               // see GlobalMoments
   double eps;
   bool has_bias = false;
   bool joined = false;    // this rank's samples do not count: see join_state.h
@@ -88,15 +88,16 @@ void update(const at::Tensor& running, const at::Tensor& value, double momentum)
 }
 
 at::Tensor input_gradient(const at::Tensor& gradient, const at::Tensor& input, const at::Tensor& weight,
-                          const at::Tensor& mean, const at::Tensor& invstd, const at::Tensor& sums, double count) {
+                          const at::Tensor& mean, const at::Tensor& invstd, const at::Tensor& sums,
+                          const at::Tensor& count) {
   if (input.numel() == 0) return at::empty_like(input);
   std::vector<std::int64_t> shape(static_cast<std::size_t>(input.dim()), 1);
   shape[1] = input.size(1);
   const auto channels = [&](const at::Tensor& tensor) { return tensor.to(mean.scalar_type()).reshape(shape); };
   // dx = scale * (dy - sum(dy)/n - x^ * sum(dy * x^)/n), where x^ = (x - mean) * invstd
   const at::Tensor scale = weight.defined() ? invstd.to(at::kDouble) * weight.detach() : invstd.to(at::kDouble);
-  const at::Tensor constant = channels(scale * sums[0] / -count);
-  const at::Tensor slope = channels(scale * invstd * sums[1] / -count);
+  const at::Tensor constant = channels(scale * sums[0] / count.neg());
+  const at::Tensor slope = channels(scale * invstd * sums[1] / count.neg());
   at::Tensor result = at::addcmul(constant, gradient.to(mean.scalar_type()), channels(scale));
   result.addcmul_(input - channels(mean), slope);
   return result.to(input.scalar_type());

@@ -29,6 +29,8 @@ class ModelAverager {
   // The number of calls of average_parameters(); to be saved and restored with the model.
   std::int64_t step() const { return step_; }
   void set_step(std::int64_t step) { step_ = step; }
+  // All ranks that average, each at some steps.
+  virtual const ProcessGroup& group() const = 0;
 
  protected:
   explicit ModelAverager(std::int64_t warmup_steps);
@@ -51,6 +53,7 @@ class PeriodicModelAverager : public ModelAverager {
  public:
   // Error{invalid_argument}: a period below 1, or a negative warm-up.
   PeriodicModelAverager(const ProcessGroup& group, const PeriodicAveraging& options);
+  const ProcessGroup& group() const override { return group_; }
 
  private:
   const ProcessGroup* group_at(std::int64_t step, std::int64_t warmup_steps) const override;
@@ -78,6 +81,7 @@ class HierarchicalModelAverager : public ModelAverager {
   // periods that do not grow; a size that does not divide the group's, or is below that of the level before; a last
   // size that is not the group's.
   HierarchicalModelAverager(const ProcessGroup& group, const HierarchicalAveraging& options);
+  const ProcessGroup& group() const override { return levels_.back().second; }
 
  private:
   const ProcessGroup* group_at(std::int64_t step, std::int64_t warmup_steps) const override;

@@ -18,6 +18,7 @@
 
 #include "lockstep/train/checkpoint/checkpoint.h"
 #include "lockstep/train/checkpoint/optimizer_state.h"
+#include "lockstep/train/optim/collective_step.h"
 #include "lockstep/train/optim/model_averager.h"
 
 namespace lockstep {
@@ -28,7 +29,7 @@ Checkpoint post_local_sgd_state(const torch::optim::Optimizer& optimizer, const 
 void load_post_local_sgd_state(const Checkpoint& state, torch::optim::Optimizer& optimizer, ModelAverager& averager);
 
 template <std::derived_from<torch::optim::Optimizer> Optimizer, std::derived_from<ModelAverager> Averager>
-class PostLocalSgdOptimizer : public Optimizer, public internal::LocalStepsOptimizer {
+class PostLocalSgdOptimizer : public Optimizer, public internal::LocalStepsOptimizer, public internal::CollectiveStep {
  public:
   PostLocalSgdOptimizer(Optimizer optimizer, Averager averager)
       : Optimizer(std::move(optimizer)), averager_(std::move(averager)) {}
@@ -48,6 +49,8 @@ class PostLocalSgdOptimizer : public Optimizer, public internal::LocalStepsOptim
 
   Averager& averager() { return averager_; }
   const Averager& averager() const { return averager_; }
+  // For GradScaler.
+  const ProcessGroup& step_group() const override { return averager_.group(); }
 
  private:
   Averager averager_;

@@ -23,6 +23,7 @@
 #include "lockstep/comm/group/process_group.h"
 #include "lockstep/train/checkpoint/checkpoint.h"
 #include "lockstep/train/checkpoint/optimizer_state.h"
+#include "lockstep/train/optim/collective_step.h"
 #include "lockstep/train/optim/partition.h"
 
 namespace torch::optim {
@@ -37,7 +38,9 @@ concept ElementwiseOptimizer =
     std::derived_from<T, torch::optim::Optimizer> && !std::derived_from<T, torch::optim::LBFGS>;
 
 // The part that does not depend on the type of optimizer.
-class ShardedOptimizer : public torch::optim::Optimizer, public internal::PartedOptimizer {
+class ShardedOptimizer : public torch::optim::Optimizer,
+                         public internal::PartedOptimizer,
+                         public internal::CollectiveStep {
  public:
   // The closure computes the loss once, on every rank, before parameters change.
   at::Tensor step(LossClosure closure = nullptr) override;
@@ -67,6 +70,8 @@ class ShardedOptimizer : public torch::optim::Optimizer, public internal::Parted
   // For lockstep::save() and load(), which store it at any number of ranks.
   void add_part(Checkpoint& checkpoint) const override;
   std::function<void()> checked_load_part(const Checkpoint& checkpoint) override;
+  // For GradScaler.
+  const ProcessGroup& step_group() const override { return group_; }
 
  protected:
   using ParamGroups = std::vector<torch::optim::OptimizerParamGroup>;

@@ -10,6 +10,7 @@
 #include "lockstep/train/checkpoint/training_run.h"
 #include "lockstep/train/data/distributed_sampler.h"
 #include "lockstep/train/ddp/comm_hooks/power_sgd.h"
+#include "lockstep/train/optim/grad_scaler.h"
 #include "lockstep/train/optim/zero_redundancy_optimizer.h"
 #include "tests/support/local_groups.h"
 #include "tests/support/temporary_directory.h"
@@ -27,24 +28,29 @@ struct Training {
         optimizer(ddp.parameters(), group, torch::optim::SGDOptions(0.1).momentum(0.9)),
         sampler(12, group) {}
 
-  State state() { return {.model = ddp, .optimizer = optimizer, .sampler = sampler, .hook = hook, .user = user}; }
+  State state() {
+    return {.model = ddp, .optimizer = optimizer, .sampler = sampler, .scaler = scaler, .hook = hook, .user = user};
+  }
   void step() {
     optimizer.zero_grad();
-    ddp(at::ones({2, 3})).sum().backward();
-    optimizer.step();
+    scaler.scale(ddp(at::ones({2, 3})).sum()).backward();
+    scaler.step(optimizer);
+    scaler.update();
   }
 
   torch::nn::Linear model{3, 1};
   DistributedDataParallel<torch::nn::Linear> ddp;
   ZeroRedundancyOptimizer<torch::optim::SGD> optimizer;
   DistributedSampler sampler;
+  GradScaler scaler{{.init_scale = 4, .growth_interval = 3}};
   PowerSgd hook;
   nlohmann::json user;
 };
 
 }  // namespace
 
-TEST_CASE("a run keeps what a State has besides: a sharded optimizer, a sampler, a hook, values of the program") {
+TEST_CASE(
+    "a run keeps what a State has besides: a sharded optimizer, a sampler, a scaler, a hook, a program's values") {
   const TemporaryDirectory folder;
   run_group_or_throw(2, Over::arena, [&](const ProcessGroup& group) {
     Training first(group), second(group);
@@ -62,8 +68,10 @@ TEST_CASE("a run keeps what a State has besides: a sharded optimizer, a sampler,
     CHECK(at::equal(second.model->weight, first.model->weight));
     CHECK(second.sampler.epoch() == 7);
     CHECK(second.user == first.user);
+    CHECK(second.scaler.state().growth_tracker == 2);
     for (Training* each : {&first, &second}) each->step();
     CHECK(at::equal(second.model->weight, first.model->weight));  // with momentum
+    CHECK(second.scaler.get_scale() == 8);
     CHECK(load(folder.path(), second.state(), group).step == 2);  // it is a set like others
   });
 }

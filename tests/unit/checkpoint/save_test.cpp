@@ -33,6 +33,7 @@
 #include "lockstep/train/checkpoint/state_digest.h"
 #include "lockstep/train/data/distributed_sampler.h"
 #include "lockstep/train/ddp/comm_hooks/power_sgd.h"
+#include "lockstep/train/optim/grad_scaler.h"
 #include "lockstep/train/optim/zero_redundancy_optimizer.h"
 #include "tests/support/captured_log.h"
 #include "tests/support/expect_error.h"
@@ -295,6 +296,9 @@ TEST_CASE("what does not fit is refused on all ranks, and changes nothing") {
     DistributedSampler sampler(10, world);
     CHECK_ERROR(error_of([&] { load(folder.path(), {.sampler = sampler}, world); }), ErrorKind::invalid_argument,
                 "has no sampler");
+    GradScaler scaler;
+    CHECK_ERROR(error_of([&] { load(folder.path(), {.scaler = scaler}, world); }), ErrorKind::invalid_argument,
+                "has no scaler");
     State state = trainer.state();
     state.step = -1;
     CHECK_ERROR(error_of([&] { save(folder.path(), state, world); }), ErrorKind::invalid_argument,

@@ -28,7 +28,7 @@ TEST_CASE("moments of parts combine to those of the whole, also where the mean i
     }
     const at::Tensor all = at::cat(batches);
     const GlobalMoments moments = combine_rows(at::stack(rows));
-    CHECK(moments.count == 7);
+    CHECK(moments.count.item<double>() == 7);
     CHECK(at::allclose(moments.mean, all.mean(0), 1e-15, 1e-9));
     CHECK(at::allclose(moments.squares, (all - all.mean(0)).square().sum(0), 1e-9, 0));
   }

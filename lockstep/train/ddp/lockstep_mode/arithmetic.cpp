@@ -47,6 +47,8 @@ constexpr const char* kOfKernels[] = {
     "MKL_DEBUG_CPU_TYPE",
     "TORCH_MKLDNN_MATMUL_MIN_DIM",
     "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    "NVIDIA_TF32_OVERRIDE",
+    "CUBLAS_WORKSPACE_CONFIG",
 };
 // Variables that make a team of threads smaller than asked for.
 constexpr const char* kOfThreads[] = {"OMP_DYNAMIC", "OMP_THREAD_LIMIT", "MKL_DYNAMIC"};
@@ -91,53 +93,63 @@ void add_settings(Facts& facts) {
 }
 
 // The same numbers everywhere, between -0.5 and 0.5, by no kernel.
-at::Tensor numbers(at::IntArrayRef sizes, std::uint32_t seed, at::ScalarType type = at::kFloat) {
+at::Tensor host_numbers(at::IntArrayRef sizes, std::uint32_t seed) {
   at::Tensor tensor = at::empty(sizes, at::kFloat);
   auto* values = tensor.mutable_data_ptr<float>();
   for (std::int64_t i = 0; i < tensor.numel(); ++i) {
     const std::uint32_t mixed = (static_cast<std::uint32_t>(i) + seed * 7919U) * 2654435761U;
     values[i] = static_cast<float>(mixed >> 12U) / static_cast<float>(1U << 20U) - 0.5F;
   }
-  return tensor.to(type);
+  return tensor;
 }
 
-void add_bits(Facts& facts, const char* kernels, std::initializer_list<at::Tensor> results) {
+void bits_of(Facts& facts, const std::string& kernels, std::initializer_list<at::Tensor> results) {
   std::string hashes;
   for (const at::Tensor& result : results) {
-    const at::Tensor dense = result.contiguous();
+    const at::Tensor dense = result.cpu().contiguous();
     hashes += fmt::format("{:x}", hash_of({static_cast<const char*>(dense.const_data_ptr()), dense.nbytes()}));
   }
   facts.emplace_back(fmt::format("bits of {}", kernels), fmt::format("{:016x}", hash_of(hashes)));
 }
 
-void add_bits_of_kernels(Facts& facts) {
+void add_bits_of_kernels(Facts& facts, at::Device device) {
   const at::NoGradGuard no_grad;
+  const auto add_bits = [&](const std::string& kernels, std::initializer_list<at::Tensor> results) {
+    const std::string where = device.is_cpu() ? "" : " on " + c10::DeviceTypeName(device.type(), /*lower_case=*/true);
+    bits_of(facts, kernels + where, results);
+  };
+  const auto numbers = [&](at::IntArrayRef sizes, std::uint32_t seed) {
+    return host_numbers(sizes, seed).to(device);
+  };
   const ThreadCount one_thread(1);
   const at::Tensor left = numbers({37, 150}, 1), right = numbers({150, 70}, 2);
-  add_bits(facts, "matrix products",
+  add_bits("matrix products",
            {at::matmul(left, right), at::linear(left, right.t().contiguous(), numbers({70}, 3)),
             at::matmul(left.to(at::kDouble), right.to(at::kDouble)),
             at::matmul(left.to(at::kBFloat16), right.to(at::kBFloat16))});
 
-  const at::Tensor image = numbers({2, 6, 11, 11}, 4), weight = numbers({8, 6, 3, 3}, 5);
-  constexpr std::int64_t kOne[] = {1, 1}, kNone[] = {0, 0};
-  const at::Tensor output = at::convolution(image, weight, numbers({8}, 6), kOne, kOne, kOne, false, kNone, 1);
-  const auto [of_image, of_weight, of_bias] =
-      at::convolution_backward(numbers(output.sizes(), 7), image, weight, at::IntArrayRef{8}, kOne, kOne, kOne, false,
-                               kNone, 1, {true, true, true});
-  add_bits(facts, "convolutions", {output, of_image, of_weight, of_bias});
+  const at::Tensor image = numbers({2, 6, 11, 11}, 4);
+  if (device.is_cpu() || device.is_cuda()) {  // torch has none for devices of other libraries
+    const at::Tensor weight = numbers({8, 6, 3, 3}, 5);
+    constexpr std::int64_t kOne[] = {1, 1}, kNone[] = {0, 0};
+    const at::Tensor output = at::convolution(image, weight, numbers({8}, 6), kOne, kOne, kOne, false, kNone, 1);
+    const auto [of_image, of_weight, of_bias] =
+        at::convolution_backward(numbers(output.sizes(), 7), image, weight, at::IntArrayRef{8}, kOne, kOne, kOne, false,
+                                 kNone, 1, {true, true, true});
+    add_bits("convolutions", {output, of_image, of_weight, of_bias});
+  }
 
-  add_bits(facts, "functions",
+  add_bits("functions",
            {at::exp(left), at::log(left.add(1)), at::tanh(left), at::sigmoid(left), at::gelu(left),
             at::_softmax(left, 1, false)});
   const at::Tensor many = numbers({40, 500}, 8);
-  add_bits(facts, "sums", {at::sum(many), at::sum(many, 0), at::sum(many, 1), at::sum(many.to(at::kDouble))});
+  add_bits("sums", {at::sum(many), at::sum(many, 0), at::sum(many, 1), at::sum(many.to(at::kDouble))});
 
   const at::Tensor scale = numbers({6}, 9).add_(1);
   const auto [normal, mean, invstd] = at::native_batch_norm(image, scale, scale, {}, {}, true, 0.1, 1e-5);
   const auto [of_input, of_scale, of_shift] = at::native_batch_norm_backward(
       numbers(image.sizes(), 10), image, scale, {}, {}, mean, invstd, true, 1e-5, {true, true, true});
-  add_bits(facts, "batch norms", {normal, mean, invstd, of_input, of_scale, of_shift});
+  add_bits("batch norms", {normal, mean, invstd, of_input, of_scale, of_shift});
 }
 
 std::string value_in(const Arithmetic& arithmetic, const std::string& name) {
@@ -149,7 +161,7 @@ std::string value_in(const Arithmetic& arithmetic, const std::string& name) {
 
 }  // namespace
 
-Arithmetic arithmetic_here(int threads) {
+Arithmetic arithmetic_here(int threads, const std::vector<at::Device>& devices) {
   // The libraries read these once, so a later change of the environment changes no bits.
   static const Facts kernels = [] {
     Facts facts;
@@ -162,7 +174,8 @@ Arithmetic arithmetic_here(int threads) {
   if (threads > 1) {
     for (const char* name : kOfThreads) add_environment(arithmetic.facts, name);
   }
-  add_bits_of_kernels(arithmetic.facts);
+  add_bits_of_kernels(arithmetic.facts, at::kCPU);
+  for (const at::Device device : devices) add_bits_of_kernels(arithmetic.facts, device);
   return arithmetic;
 }
 

@@ -3,6 +3,8 @@
 // numbers. this process -> Arithmetic -> compared among ranks, and with a checkpoint. A value; any thread.
 #pragma once
 
+#include <c10/core/Device.h>
+
 #include <string>
 #include <string_view>
 #include <utility>
@@ -14,9 +16,9 @@ struct Arithmetic {
   std::vector<std::pair<std::string, std::string>> facts;  // name and value, in a fixed order
 };
 
-// As it is now, in the calling thread. threads: of a computation; with several, also the limits of their number. Takes
-// a few milliseconds.
-Arithmetic arithmetic_here(int threads);
+// As it is now, in the calling thread. threads: of a computation; with several, also the limits of their number.
+// devices: that compute as well as the host, one of each type. Takes a few milliseconds.
+Arithmetic arithmetic_here(int threads, const std::vector<at::Device>& devices = {});
 
 // One fact a line, "name: value". parse_arithmetic() ignores lines of another form.
 std::string text_of(const Arithmetic& arithmetic);

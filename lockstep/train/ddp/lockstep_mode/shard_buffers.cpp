@@ -26,11 +26,14 @@ at::Tensor dense(const at::Tensor& tensor) {
 void copy_values(const at::Tensor& to, const at::Tensor& from) {
   if (!to.is_non_overlapping_and_dense()) {
     to.data().copy_(from);
+  } else if (!from.is_cpu()) {
+    to.data().copy_(from);
   } else if (from.nbytes() != 0) {
     std::memcpy(to.mutable_data_ptr(), from.const_data_ptr(), from.nbytes());
   }
 }
 
+// REQUIRES: it lies in the host's memory.
 std::string_view bytes_of(const at::Tensor& dense) {
   return {static_cast<const char*>(dense.const_data_ptr()), dense.nbytes()};
 }
@@ -71,9 +74,10 @@ void ShardBuffers::collect(ShardResult& result) {
     Buffer& buffer = buffers_[i];
     const at::Tensor now = dense(buffer.tensor);
     require_same_shape(buffer.name, now, buffer.before);
-    buffer.is_changed = bytes_of(now) != bytes_of(buffer.before);
+    const at::Tensor on_host = now.cpu(), before = buffer.before.cpu();
+    buffer.is_changed = bytes_of(on_host) != bytes_of(before);
     if (i >= averaged_) {
-      result.hashes.push_back(buffer.is_changed ? hash_of(bytes_of(now)) : 0);
+      result.hashes.push_back(buffer.is_changed ? hash_of(bytes_of(on_host)) : 0);
     } else {
       result.tensors.push_back(buffer.is_changed ? at::empty_like(now).copy_(now) : at::Tensor());
     }

@@ -3,6 +3,8 @@
 #include <ATen/Parallel.h>
 #include <ATen/ThreadLocalState.h>
 #include <ATen/ops/empty.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <optional>
 #include <system_error>
@@ -44,16 +46,25 @@ ShardExchange* ShardExchange::current() {
       "DistributedDataParallel; a custom module that calls sync_batch_norm() must derive from SyncBatchNormTag");
 }
 
-void ShardExchange::run(const OfShard& body, OfShard resume, OfShard suspend) {
+// Of a thread.
+struct ShardExchange::Settings {
+  at::ThreadLocalState of_torch = {};
+  int threads = at::get_num_threads();
+  std::vector<c10::Stream> streams = {};
+};
+
+void ShardExchange::run(const OfShard& body, OfShard resume, OfShard suspend, const std::vector<at::Device>& devices) {
   resume_ = std::move(resume);
   suspend_ = std::move(suspend);
-  const at::ThreadLocalState settings;
-  const int threads = at::get_num_threads();
+  Settings settings;
+  for (const at::Device device : devices) {
+    settings.streams.push_back(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
+  }
   {
     std::vector<std::jthread> shards;
     try {
       for (int shard = 0; shard < own_; ++shard) {
-        shards.emplace_back([&, shard] { run_shard(shard, body, settings, threads); });
+        shards.emplace_back([&, shard] { run_shard(shard, body, settings); });
       }
     } catch (const std::system_error& error) {
       fail(static_cast<int>(shards.size()),
@@ -66,13 +77,14 @@ void ShardExchange::run(const OfShard& body, OfShard resume, OfShard suspend) {
   if (failure_ != nullptr) std::rethrow_exception(failure_);
 }
 
-void ShardExchange::run_shard(int shard, const OfShard& body, const at::ThreadLocalState& settings, int threads) {
+void ShardExchange::run_shard(int shard, const OfShard& body, const Settings& settings) {
   tokens_[static_cast<std::size_t>(shard)].acquire();
   t_here = Here{this, shard};
   try {
     if (failure_ == nullptr) {
-      const at::ThreadLocalStateGuard guard(settings);
-      at::set_num_threads(threads);
+      const at::ThreadLocalStateGuard guard(settings.of_torch);
+      at::set_num_threads(settings.threads);
+      const c10::MultiStreamGuard streams(settings.streams);
       resume_(shard);
       try {
         body(shard);

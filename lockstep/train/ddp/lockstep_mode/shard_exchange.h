@@ -43,12 +43,12 @@ class ShardExchange {
   // This rank has `own` shards, from `first` on; the other ranks have as many.
   ShardExchange(ProcessGroup group, int first, int own);
 
-  // Calls `body` for each shard of this rank, in a thread with the caller's torch settings and number of threads, and
-  // returns when all have ended. resume, suspend: called when the shard gets the token and before it passes it on. An
+  // Calls `body` for each shard of this rank, in a thread with the caller's torch settings, number of threads and current
+  // streams of the devices, and returns when all have ended. resume, suspend: called when the shard gets the token and before it passes it on. An
   // exception of one ends all shards: on this rank it is thrown here, in gather(), and finally by run(); the group is
   // aborted with its text, unless this rank is alone. Error{desync} if shards do not all reach the same layers in the
   // same order. Once.
-  void run(const OfShard& body, OfShard resume, OfShard suspend);
+  void run(const OfShard& body, OfShard resume, OfShard suspend, const std::vector<at::Device>& devices = {});
 
   // Whether the calling thread is in the callback of a shard, of any wrapper.
   static bool is_within_shard();
@@ -65,7 +65,8 @@ class ShardExchange {
   double communication_seconds() const { return communication_seconds_; }
 
  private:
-  void run_shard(int shard, const OfShard& body, const at::ThreadLocalState& settings, int threads);
+  struct Settings;
+  void run_shard(int shard, const OfShard& body, const Settings& settings);
   void come_to(int shard, const std::string& place);
   void gather_from_ranks(int shard);
   void pass_token(int shard);

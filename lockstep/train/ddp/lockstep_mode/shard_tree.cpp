@@ -22,6 +22,13 @@ double mean_of_two(double left, double right) { return (left + right) / 2; }
 
 // left = (left + right) / 2, by the very function that reduces ranks.
 void take_mean(const at::Tensor& left, const at::Tensor& right) {
+  if (!left.is_cpu()) {  // the same arithmetic: reduced types are computed in float32, and rounded once
+    const bool is_reduced = at::isReducedFloatingType(left.scalar_type());
+    const at::Tensor sum = is_reduced ? left.to(at::kFloat).add_(right) : left.add_(right);
+    sum.div_(2);
+    if (is_reduced) left.copy_(sum);
+    return;
+  }
   const DType dtype = dtype_of(left, "lockstep mode");
   const std::size_t element = element_size(dtype);
   auto* const target = static_cast<std::byte*>(left.data_ptr());
@@ -56,7 +63,8 @@ class ReducibleInPlace {
     std::int64_t count = 0;
     std::vector<bool> is_copied;
     for (const at::Tensor& tensor : tensors) {
-      is_copied.push_back(group.shares_memory() && (!group.is_shared(tensor) || !owns_its_memory(tensor)));
+      const bool may_be_shared = group.shares_memory() && tensor.is_cpu();
+      is_copied.push_back(may_be_shared && (!group.is_shared(tensor) || !owns_its_memory(tensor)));
       if (is_copied.back()) count += tensor.numel();
     }
     for (const at::Tensor& tensor : tensors) operands_.push_back(flat(tensor));

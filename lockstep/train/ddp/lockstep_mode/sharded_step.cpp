@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -18,6 +19,7 @@
 #include "lockstep/comm/group/sole_owner.h"
 #include "lockstep/train/ddp/autograd/gradient_hooks.h"
 #include "lockstep/train/ddp/checks/ddp_errors.h"
+#include "lockstep/train/ddp/lockstep_mode/deterministic.h"
 #include "lockstep/train/ddp/lockstep_mode/shard_exchange.h"
 #include "lockstep/train/ddp/lockstep_mode/shard_randomness.h"
 #include "lockstep/train/ddp/lockstep_mode/thread_count.h"
@@ -47,6 +49,25 @@ bool is_owned(const at::Tensor& gradient) {
   return gradient.use_count() == 1 && owns_its_memory(gradient) && !gradient.requires_grad();
 }
 
+std::vector<at::Device> devices_of(const NamedTensors& parameters, const NamedTensors& buffers) {
+  std::vector<at::Device> devices;
+  for (const NamedTensors* all : {&parameters, &buffers}) {
+    for (const auto& [name, tensor] : *all) {
+      const bool is_new = !tensor.is_cpu() && std::ranges::find(devices, tensor.device()) == devices.end();
+      if (is_new) devices.push_back(tensor.device());
+    }
+  }
+  return devices;
+}
+
+std::vector<at::Device> one_of_each_type(const std::vector<at::Device>& devices) {
+  std::vector<at::Device> some;
+  for (const at::Device device : devices) {
+    if (std::ranges::find(some, device.type(), &at::Device::type) == some.end()) some.push_back(device);
+  }
+  return some;
+}
+
 // Sets a flag while it exists.
 class Raised {
  public:
@@ -66,7 +87,8 @@ ShardedStep::ShardedStep(const torch::nn::Module& module, const NamedTensors& pa
     : group_(std::move(group)),
       mode_(mode),
       wrapper_(wrapper),
-      arithmetic_(arithmetic_here(mode.threads)),
+      devices_(devices_of(parameters, buffers)),
+      arithmetic_(arithmetic_here(mode.threads, one_of_each_type(devices_))),
       own_shards_(mode.shards / group_.size()),
       heap_(group_.heap()),
       has_sync_batch_norms_(check_sync_batch_norms(module, group_)),
@@ -79,10 +101,11 @@ ShardedStep::ShardedStep(const torch::nn::Module& module, const NamedTensors& pa
   });
   compare_with_other_ranks();
   check_mode(mode_, group_.size());
-  for (const auto& [name, parameter] : parameters_) {
-    if (parameter.is_cpu()) continue;
-    throw lockstep_mode_error(
-        fmt::format("parameter {} is on {}; this mode supports the CPU only", name, parameter.device().str()));
+  if (has_sync_batch_norms_ && !devices_.empty()) {
+    // Its backward waits for that of other shards, which autograd runs in one thread for all that a device has.
+    throw lockstep_mode_error(fmt::format(
+        "a model on {} cannot have a SyncBatchNorm in this mode; use BatchNorm or GroupNorm, or train on the CPU",
+        devices_.front().str()));
   }
 }
 
@@ -112,6 +135,8 @@ double ShardedStep::run(const std::function<double(Shard)>& body) {
   }
   drop_gradients();
   buffers_.begin_step();
+  std::optional<DeterministicAlgorithms> deterministic;
+  if (!devices_.empty()) deterministic.emplace();
   try {
     ShardResult mine = compute(body);
     const at::NoGradGuard no_grad;
@@ -163,7 +188,7 @@ void ShardedStep::compute_one_by_one(const std::function<double(Shard)>& body, S
     {
       const IsolatedShard isolated;
       const ThreadCount threads(mode_.threads);
-      ShardRandomness randomness(mode_.seed, shard);
+      ShardRandomness randomness(mode_.seed, shard, devices_);
       randomness.enter();
       watch_.note_in(record);
       loss = body(shard);
@@ -175,7 +200,8 @@ void ShardedStep::compute_one_by_one(const std::function<double(Shard)>& body, S
 
 // The state of a shard while another one of its rank computes.
 struct ShardedStep::ShardContext {
-  ShardContext(std::uint64_t seed, const Shard& of) : shard(of), randomness(seed, of) {}
+  ShardContext(std::uint64_t seed, const Shard& of, const std::vector<at::Device>& devices)
+      : shard(of), randomness(seed, of, devices) {}
   const Shard shard;
   ShardRandomness randomness;
   const std::shared_ptr<BackwardRecord> record = std::make_shared<BackwardRecord>();
@@ -203,7 +229,7 @@ void ShardedStep::suspend(ShardContext& context) {
 void ShardedStep::compute_together(const std::function<double(Shard)>& body, ShardTree& tree) {
   std::deque<ShardContext> contexts;
   for (int position = 0; position < own_shards_; ++position) {
-    ShardContext& context = contexts.emplace_back(mode_.seed, shard_at(position));
+    ShardContext& context = contexts.emplace_back(mode_.seed, shard_at(position), devices_);
     context.gradients.resize(parameters_.size());
     context.buffers = buffers_.values_before();
   }
@@ -223,7 +249,8 @@ void ShardedStep::compute_together(const std::function<double(Shard)>& body, Sha
         [&](int position) {
           context_of(position).randomness.leave();
           suspend(context_of(position));
-        });
+        },
+        devices_);
   }
   communication_seconds_ += exchange.communication_seconds();
   const ArenaScope scope(heap_);

@@ -57,8 +57,9 @@ class ShardedStep {
               ProcessGroup group, const LockstepMode& mode, std::uint64_t wrapper);
 
   // Calls `body` for each of this rank's shards, in order of their indices, and returns the mean of its results over
-  // all shards. Before each call torch's default CPU generator is seeded from seed, step and shard, and buffers have
-  // their values before the step. Each call leaves the shard's gradient in .grad, by any number of backwards
+  // all shards. Before each call torch's default generators, of the CPU and of the model's GPUs, are seeded from seed,
+  // step and shard, and buffers have their values before the step. Devices use deterministic algorithms meanwhile: an
+  // operator that has none throws, and is named. Each call leaves the shard's gradient in .grad, by any number of backwards
   // (microbatches: their gradients add up), or none. If one of them throws and the callback goes on, its gradients are
   // dropped; Error{invalid_argument} if they were added to others without a zero_grad(). Afterwards, on all ranks,
   // .grad is the mean over all shards (nothing is left of what was there before; a parameter that only some shards used
@@ -104,6 +105,7 @@ class ShardedStep {
   const ProcessGroup group_;
   const LockstepMode mode_;
   const std::uint64_t wrapper_;
+  const std::vector<at::Device> devices_;  // of the model, besides the host
   const Arithmetic arithmetic_;
   const int own_shards_;
   const std::shared_ptr<ArenaHeap> heap_;  // null where ranks share no memory

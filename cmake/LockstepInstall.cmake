@@ -86,9 +86,11 @@ if(LOCKSTEP_TORCH)
 endif()
 
 include(CMakePackageConfigHelpers)
+get_property(has_nccl GLOBAL PROPERTY LOCKSTEP_HAS_NCCL)
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/LockstepConfig.cmake.in
                               ${PROJECT_BINARY_DIR}/LockstepConfig.cmake
                               INSTALL_DESTINATION ${package_dir} NO_SET_AND_CHECK_MACRO)
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/LockstepConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/LockstepConfig.cmake ${PROJECT_BINARY_DIR}/LockstepConfigVersion.cmake
+              ${CMAKE_CURRENT_LIST_DIR}/LockstepCuda.cmake
         DESTINATION ${package_dir})

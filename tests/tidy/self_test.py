@@ -128,6 +128,8 @@ class TextRules(unittest.TestCase):
         formats = good + '#include "lockstep/base/format.h"\n#include <fmt/format.h>\n'
         self.assertEqual(offences(text_rules.header_shape, "lockstep/net/a.h", formats), [4, 5])
         self.assertEqual(offences(text_rules.header_shape, "lockstep/net/a.cpp", formats), [])
+        devices = good + "#include <cuda_runtime_api.h>\n#include <c10/cuda/CUDAStream.h>\n#include <nccl.h>\n"
+        self.assertEqual(offences(text_rules.header_shape, "lockstep/net/a.h", devices), [4, 5, 6])
 
     def test_own_header_first(self):
         own, other = '#include "lockstep/net/a.h"\n', "#include <vector>\n"

@@ -109,6 +109,8 @@ def header_shape(path, text):
         if included == "lockstep/base/format.h" or included.startswith(("fmt/", "spdlog/")):
             if path not in ("lockstep/base/format.h", "cmake/precompiled_std.h"):
                 yield number, f"{included} may be included by .cpp files only"
+        if path.startswith("lockstep/") and re.match(r"cuda|nccl|(c10|ATen|torch/csrc)/cuda/", included):
+            yield number, f"{included} may be included by .cpp files only: programs are compiled without CUDA's headers"
 
 
 def own_header_first(path, text):

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <exception>
 #include <mutex>
 #include <thread>
 
@@ -22,8 +23,12 @@ namespace {
 
 static_assert(sizeof(ncclUniqueId) <= kMaxCommunicatorId);
 
-constexpr Duration kAskEvery = std::chrono::microseconds(20);
-constexpr Duration kLookEvery = std::chrono::milliseconds(50);  // whether the group lives, while ranks meet
+// How often NCCL is asked: all the time at first, since most calls are queued within it.
+constexpr Duration kAskAllTheTime = std::chrono::microseconds(200);
+constexpr Duration kAskEvery = std::chrono::microseconds(50);
+constexpr Duration kAskOfRanksEvery = std::chrono::milliseconds(1);  // while ranks meet or part
+constexpr Duration kLookEvery = std::chrono::milliseconds(50);       // whether the group lives, while ranks meet
+constexpr Duration kPartWithin = std::chrono::seconds(10);
 
 struct NcclType {
   ncclDataType_t type = ncclInt8;
@@ -122,7 +127,7 @@ class NcclCommunicator final : public Communicator {
           site.check_alive();
           look = steady_clock().now() + kLookEvery;
         }
-        std::this_thread::sleep_for(kAskEvery);
+        std::this_thread::sleep_for(kAskOfRanksEvery);
         check(ncclCommGetAsyncError(comm_, &state), "ncclCommGetAsyncError");
       }
       check(state, "ncclCommInitRankConfig");
@@ -132,16 +137,23 @@ class NcclCommunicator final : public Communicator {
     }
   }
 
+  // What other ranks have not received yet is delivered. ncclCommDestroy() returns an error and frees nothing where
+  // something has failed, and waits for the other ranks of the host to part, too: not while an exception is on its way.
   ~NcclCommunicator() override {
     if (is_aborted_) return;
-    const c10::cuda::CUDAGuard guard(device_);
-    if (ncclCommFinalize(comm_) == ncclInProgress) {
-      ncclResult_t state = ncclInProgress;
-      while (ncclCommGetAsyncError(comm_, &state) == ncclSuccess && state == ncclInProgress) {
-        std::this_thread::sleep_for(kAskEvery);
-      }
+    ncclResult_t state = ncclRemoteError;
+    if (std::uncaught_exceptions() == 0) state = ncclCommFinalize(comm_);
+    const Deadline deadline = Deadline::after(kPartWithin);
+    while (state == ncclInProgress && !deadline.expired()) {
+      std::this_thread::sleep_for(kAskOfRanksEvery);
+      const ncclResult_t asked = ncclCommGetAsyncError(comm_, &state);
+      if (asked != ncclSuccess) state = asked;
     }
-    ncclCommDestroy(comm_);
+    if (state == ncclSuccess) {
+      ncclCommDestroy(comm_);
+    } else {
+      ncclCommAbort(comm_);
+    }
   }
 
   void enqueue(const CarrierCall& call, c10::Stream stream) override {
@@ -164,7 +176,7 @@ class NcclCommunicator final : public Communicator {
     if (!lock || is_aborted_) return {};
     ncclResult_t state = ncclSuccess;
     const ncclResult_t asked = ncclCommGetAsyncError(comm_, &state);
-    if (asked == ncclSuccess && (state == ncclSuccess || state == ncclInProgress)) return {};
+    if (asked == ncclSuccess && is_good(state)) return {};
     return text_of(asked == ncclSuccess ? state : asked, "a collective");
   }
 
@@ -185,8 +197,9 @@ class NcclCommunicator final : public Communicator {
     if (last != nullptr && *last != '\0') text += std::string(" (") + last + ")";
     return text;
   }
+  static bool is_good(ncclResult_t code) { return code == ncclSuccess || code == ncclInProgress; }
   void check(ncclResult_t code, const char* what) const {
-    if (code != ncclSuccess && code != ncclInProgress) throw Error(ErrorKind::internal, text_of(code, what));
+    if (!is_good(code)) throw Error(ErrorKind::internal, text_of(code, what));
   }
   void throw_if_aborted() const {
     if (is_aborted_) throw Error(ErrorKind::aborted, "the communicator of the group has been aborted");
@@ -194,9 +207,14 @@ class NcclCommunicator final : public Communicator {
 
   // Until NCCL has put the kernels on the stream: at a first call it connects the ranks that it needs.
   void await(ncclResult_t state) {
+    const TimePoint begun = steady_clock().now();
     while (state == ncclInProgress) {
       throw_if_aborted();
-      std::this_thread::sleep_for(kAskEvery);
+      if (steady_clock().now() - begun < kAskAllTheTime) {
+        std::this_thread::yield();
+      } else {
+        std::this_thread::sleep_for(kAskEvery);
+      }
       check(ncclCommGetAsyncError(comm_, &state), "ncclCommGetAsyncError");
     }
     check(state, "a collective");
@@ -223,14 +241,16 @@ class NcclCommunicator final : public Communicator {
     }
   }
 
-  // The calls that NCCL has no algorithm for: each rank sends to each what it needs, all at a time.
+  // The calls that NCCL has no algorithm for: each rank sends to each what it needs, all at a time. A group that has
+  // begun is ended also where a call in it has failed, or the thread's next calls would be in it.
   ncclResult_t exchange(const CarrierCall& call, std::size_t bytes, cudaStream_t stream) {
     const bool is_root = call.root == rank_;
     const std::size_t element = element_size(call.dtype);
-    check(ncclGroupStart(), "ncclGroupStart");
+    ncclResult_t state = ncclGroupStart();
+    if (state != ncclSuccess) return state;
     const std::byte* input = call.input;
     std::byte* output = call.output;
-    for (int peer = 0; peer < size_; ++peer) {
+    for (int peer = 0; peer < size_ && is_good(state); ++peer) {
       std::size_t sent = 0, received = 0;
       if (call.kind == OpKind::all_to_all) {
         sent = call.sent[static_cast<std::size_t>(peer)] * element;
@@ -242,12 +262,13 @@ class NcclCommunicator final : public Communicator {
         sent = is_root ? bytes : 0;
         received = peer == call.root ? bytes : 0;
       }
-      if (sent != 0) check(ncclSend(input, sent, ncclInt8, peer, comm_, stream), "ncclSend");
-      if (received != 0) check(ncclRecv(output, received, ncclInt8, peer, comm_, stream), "ncclRecv");
+      if (sent != 0) state = ncclSend(input, sent, ncclInt8, peer, comm_, stream);
+      if (received != 0 && is_good(state)) state = ncclRecv(output, received, ncclInt8, peer, comm_, stream);
       if (call.kind != OpKind::gather) input += sent;
       if (call.kind != OpKind::scatter) output += received;
     }
-    return ncclGroupEnd();
+    const ncclResult_t end = ncclGroupEnd();
+    return is_good(state) ? end : state;
   }
 
   const at::Device device_;

@@ -1,7 +1,13 @@
-// The contract of engines, for what runs over Gloo; ranks are threads. Order of addition is the library's affair.
+// The contract of engines, for what runs over Gloo; ranks are threads. Order of addition is the library's affair. And
+// what one rank shows of NCCL.
+#include <ATen/ATen.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <doctest/doctest.h>
 
+#include <array>
+
 #include "lockstep/comm/adapters/backends.h"
+#include "lockstep/comm/adapters/communicator.h"
 #include "lockstep/comm/store/memory_store.h"
 #include "tests/contract/engine/cases.h"
 #include "tests/support/expect_error.h"
@@ -210,6 +216,61 @@ TEST_CASE("a rank that does not come to the meeting is missed at the deadline") 
                          .store = std::make_shared<MemoryStore>()};
   CHECK_ERROR(error_of([&] { make_backend_engine("gloo", site, Deadline::after(300ms)); }), ErrorKind::timeout,
               "the Gloo rendezvous timed out");
+}
+
+// feature: L-05
+TEST_CASE("nccl does what it claims to, with one rank, and nothing after an abort" * needs("gpu")) {
+  if (!has("nccl")) return;
+  if (!at::hasCUDA()) return skip("no CUDA device");
+  const CommunicatorLibrary& nccl = *communicators_for(at::kCUDA);
+  const at::Device device(at::kCUDA, 0);
+  CHECK_FALSE(nccl.identity(device).empty());
+  const std::unique_ptr<Communicator> one =
+      nccl.connect({.device = device, .id = nccl.make_id(), .deadline = soon(), .check_alive = [] {}});
+  const c10::Stream stream = c10::impl::VirtualGuardImpl(at::kCUDA).getStream(device);
+  constexpr std::size_t kCount = 5;
+  const std::array<std::size_t, 1> counts{kCount};
+  int calls = 0;
+  for (const OpTraits& traits : kOpTable) {
+    for (int type = 0; type <= static_cast<int>(DType::opaque); ++type) {
+      const auto dtype = static_cast<DType>(type);
+      for (const ReduceOp op : kReductions) {
+        if (!nccl.supports(traits.kind, op, dtype)) continue;
+        const auto bytes = static_cast<std::int64_t>(kCount * element_size(dtype));
+        const at::Tensor input = at::ones({bytes}, at::TensorOptions(at::kByte).device(device));
+        const at::Tensor output = traits.is_in_place() ? input : at::zeros_like(input);
+        one->enqueue({.kind = traits.kind,
+                      .reduce = op,
+                      .dtype = dtype,
+                      .count = traits.kind == OpKind::all_to_all ? 0 : kCount,
+                      .input = static_cast<std::byte*>(input.mutable_data_ptr()),
+                      .output = static_cast<std::byte*>(output.mutable_data_ptr()),
+                      .sent = counts,
+                      .received = counts},
+                     stream);
+        INFO(to_string(traits.kind) << ' ' << to_string(op) << ' ' << to_string(dtype));
+        CHECK(output.eq(1).all().item<bool>());
+        ++calls;
+      }
+    }
+  }
+  CHECK(calls > 100);
+  CHECK(one->failure() == "");
+  one->abort();
+  CHECK_ERROR(error_of([&] { one->enqueue({.kind = OpKind::broadcast}, stream); }), ErrorKind::aborted, "aborted");
+}
+
+TEST_CASE("nccl notices at the deadline that a rank does not come" * needs("gpu")) {
+  if (!has("nccl")) return;
+  if (!at::hasCUDA()) return skip("no CUDA device");
+  const CommunicatorLibrary& nccl = *communicators_for(at::kCUDA);
+  CommunicatorSite site{.size = 2, .device = at::Device(at::kCUDA, 0), .id = nccl.make_id(), .check_alive = [] {}};
+  site.deadline = Deadline::after(500ms);
+  CHECK_ERROR(error_of([&] { nccl.connect(site); }), ErrorKind::timeout, "NCCL did not connect the ranks");
+  site.deadline = soon();
+  site.check_alive = [] { throw Error(ErrorKind::peer_lost, "rank 1 has died"); };
+  site.id = nccl.make_id();
+  CHECK_ERROR(error_of([&] { nccl.connect(site); }), ErrorKind::peer_lost, "rank 1 has died");
 }
 
 }  // namespace carriers_test

@@ -18,6 +18,7 @@ from stand_in_index import Index, write_wheel
 ROOT = ""
 LIBTORCH = ("torch/lib/libtorch_cpu.so", "torch/share/cmake/Torch/TorchConfig.cmake")
 CUDA = "torch-2.13.0-py3-none-any.whl"
+CUDA_HEADERS = ("cuda_runtime_api.h", "crt/host_defines.h", "cccl/nv/target")
 CPU = "torch-2.13.0+cpu-py3-none-any.whl"
 
 
@@ -75,18 +76,18 @@ class Bootstrap(unittest.TestCase):
             file.write(f"#!/bin/bash\n{text}\n")
         os.chmod(path, 0o755)
 
-    def bootstrap(self, **variables):
+    def bootstrap(self, *options, **variables):
         environment = {name: value for name, value in os.environ.items()
                        if not name.startswith(("PIP_", "TORCH_", "Torch_")) and name not in ("CXX", "VIRTUAL_ENV")}
         environment |= {"PATH": f"{self.bin}:{self.tools}", "PIP_CONFIG_FILE": os.devnull, "PIP_NO_CACHE_DIR": "1",
                         "PIP_INDEX_URL": self.own_index.url, "TORCH_CPU_INDEX": self.cpu_index.url, "PIP_RETRIES": "1"}
-        done = subprocess.run([os.path.join(self.folder, "clone", "script", "bootstrap")], timeout=200,
+        done = subprocess.run([os.path.join(self.folder, "clone", "script", "bootstrap"), *options], timeout=200,
                               env=environment | variables, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, text=True)
         return done.returncode, done.stdout
 
-    def installed(self, name):
-        found = glob.glob(os.path.join(self.folder, "clone/.venv/lib/python3*/site-packages", f"{name}-*.dist-info"))
+    def installed(self, name, venv=".venv"):
+        found = glob.glob(os.path.join(self.folder, "clone", venv, "lib/python3*/site-packages", f"{name}-*.dist-info"))
         return [os.path.basename(path).removeprefix(f"{name}-").removesuffix(".dist-info") for path in found]
 
     def expect_cpu_torch(self, **variables):
@@ -153,6 +154,25 @@ class Bootstrap(unittest.TestCase):
         code, printed = self.bootstrap()
         self.assertEqual(code, 1, printed)
         self.assertIn("Remove .venv and run this again: it takes the CPU build.", printed)
+
+    def test_the_cuda_build_has_a_folder_of_its_own(self):
+        write_cpu_torch(self.own)
+        code, printed = self.bootstrap("--cuda")
+        self.assertEqual(code, 1, printed)
+        self.assertIn("bootstrap: torch 2.13.0 with CUDA was not installed.\n"
+                      "  Of pip's own sources pip says: No matching distribution found for torch===2.13.0", printed)
+        write_cuda_torch(self.own)
+        write_wheel(self.own, "cuda-toolkit", "13.0",
+                    [f"nvidia/cu13/include/{name}" for name in CUDA_HEADERS] + ["nvidia/nccl/include/nccl.h"])
+        code, printed = self.bootstrap("--cuda")
+        self.assertEqual((code, self.installed("torch", ".venv-cuda")), (0, ["2.13.0"]), printed)
+        self.assertEqual(self.installed("torch"), [])
+        asked = len(self.own_index.paths)
+        self.assertEqual(self.bootstrap("--cuda"), (0, ""))
+        self.assertEqual(len(self.own_index.paths), asked)
+        code, printed = self.bootstrap("--cuda", TORCH_CUDA_VERSION="2.14.1")
+        self.assertEqual(code, 1, printed)
+        self.assertIn("No matching distribution found for torch===2.14.1", printed)
 
 
 if __name__ == "__main__":

@@ -87,7 +87,7 @@ DeviceCalls::DeviceCalls(Engine& engine, CallQueue& calls, const FlightLog& log,
 
 DeviceCalls::~DeviceCalls() = default;
 
-void DeviceCalls::finish() noexcept {
+DeviceCalls::Communicators DeviceCalls::finish() noexcept {
   try {
     if (std::uncaught_exceptions() == 0) wait(Deadline::never());
   } catch (const Error&) {  // it has been logged
@@ -97,9 +97,12 @@ void DeviceCalls::finish() noexcept {
     return !watched_.empty();
   }();
   if (is_busy) fail(Error(ErrorKind::aborted, "the group was destroyed with collectives in flight"));
-  if (!watcher_.joinable()) return;
-  watcher_.request_stop();
-  watcher_.join();
+  if (watcher_.joinable()) {
+    watcher_.request_stop();
+    watcher_.join();
+  }
+  lines_.clear();
+  return std::move(communicators_);
 }
 
 const CommunicatorLibrary* DeviceCalls::library_for(const DeviceRequest& request, at::Device device) const {
@@ -366,7 +369,7 @@ std::string DeviceCalls::describe(const Watched& watched) const {
 }
 
 void DeviceCalls::fail(const Error& error) noexcept {
-  std::list<std::shared_ptr<Communicator>> communicators;
+  Communicators communicators;
   std::list<std::shared_ptr<Watched>> watched;
   {
     const std::lock_guard lock(mutex_);

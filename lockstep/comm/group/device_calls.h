@@ -74,9 +74,11 @@ class DeviceCalls {
   void abort(std::string_view reason) noexcept;
   // As wait(), but throws only if no call has told the failure yet.
   void wait_untold();
+  using Communicators = std::list<std::shared_ptr<Communicator>>;
   // To be called before the queue ends, after the last call. Waits for what is under way, unless the group has failed
-  // or an exception is on its way: then aborts.
-  void finish() noexcept;
+  // or an exception is on its way: then aborts. The communicators are to end after the engine: to end they may wait for
+  // other ranks, which only the engine tells that this rank has left.
+  Communicators finish() noexcept;
 
  private:
   struct Line;
@@ -111,7 +113,7 @@ class DeviceCalls {
   std::condition_variable_any changed_;
   // State below is protected by mutex_.
   std::list<std::shared_ptr<Watched>> watched_;  // by age
-  std::list<std::shared_ptr<Communicator>> communicators_;
+  Communicators communicators_;
   std::optional<Error> failure_;
   bool is_told_ = false;  // by an exception of some call
   std::jthread watcher_;  // made with the first call; last member: it must end first

@@ -24,7 +24,7 @@ struct GroupHandle::State {
   // Ends a state that no handle needs any more. In a forked child, which has none of its threads, it stays; and where a
   // thread of the group itself lets go of the last handle, which cannot wait for its own end, another one ends it.
   static void destroy(State* state);
-  ~State() { devices.finish(); }
+  ~State() { parting = devices.finish(); }
 
   Deadline deadline(const CallOptions& options) const;
   // Error{invalid_argument} if the group has none.
@@ -32,6 +32,7 @@ struct GroupHandle::State {
   // Also where this rank has not sent a message yet: the others may wait for one.
   void abort_messages(std::string_view reason) noexcept;
 
+  internal::DeviceCalls::Communicators parting;  // first member: they end last
   const internal::ForkGuard fork_guard;
   const std::unique_ptr<internal::Engine> engine;
   const std::shared_ptr<internal::ArenaHeap> heap;  // null where ranks share no memory

@@ -16,6 +16,7 @@
 #include "lockstep/base/wait_until.h"
 #include "lockstep/comm/collective/signature.h"
 #include "lockstep/comm/group/device_streams.h"
+#include "lockstep/comm/group/device_tree.h"
 #include "lockstep/comm/group/introductions.h"
 #include "lockstep/comm/group/one_piece.h"
 #include "lockstep/comm/group/tensor_segments.h"
@@ -92,11 +93,10 @@ DeviceCalls::Communicators DeviceCalls::finish() noexcept {
     if (std::uncaught_exceptions() == 0) wait(Deadline::never());
   } catch (const Error&) {  // it has been logged
   }
-  const bool is_busy = [this] {
-    const std::lock_guard lock(mutex_);
-    return !watched_.empty();
-  }();
-  if (is_busy) fail(Error(ErrorKind::aborted, "the group was destroyed with collectives in flight"));
+  if (std::unique_lock lock(mutex_); !watched_.empty()) {
+    lock.unlock();
+    fail(Error(ErrorKind::aborted, "the group was destroyed with collectives in flight"));
+  }
   if (watcher_.joinable()) {
     watcher_.request_stop();
     watcher_.join();
@@ -108,10 +108,13 @@ DeviceCalls::Communicators DeviceCalls::finish() noexcept {
 const CommunicatorLibrary* DeviceCalls::library_for(const DeviceRequest& request, at::Device device) const {
   const CommunicatorLibrary* const library = communicators_for(device.type());
   const OpTraits& op = traits_of(request.kind);
-  if (library == nullptr || (op.reduces && request.order == Order::tree)) return nullptr;
+  if (library == nullptr) return nullptr;
   const at::Tensor& first = request.outputs.empty() ? request.inputs.front() : request.outputs.front();
   const DType dtype = known_dtype(first.scalar_type()).value_or(DType::opaque);
-  return library->supports(request.kind, request.reduce, dtype) ? library : nullptr;
+  const bool is_tree = op.reduces && request.order == Order::tree;
+  const bool can = is_tree ? has_device_tree(*library, request.kind, request.reduce, dtype, engine_.size())
+                           : library->supports(request.kind, request.reduce, dtype);
+  return can ? library : nullptr;
 }
 
 DeviceCalls::Line& DeviceCalls::line_of(at::Device device) {
@@ -209,7 +212,10 @@ void DeviceCalls::queue(Line& line, Call& call) {
   const OnePiece input(call.input().segments(), line.device, true);
   const OnePiece output(call.output().segments(), line.device, op.is_in_place());
   if (line.communicator != nullptr) {
-    line.communicator->enqueue(call.for_communicator(input.data(), output.data()), line.stream);
+    const CarrierCall queued = call.for_communicator(input.data(), output.data());
+    const bool is_tree = op.reduces && call.collective().order == Order::tree;
+    is_tree ? all_reduce_in_tree(*line.communicator, queued, engine_.size(), line.stream)
+            : line.communicator->enqueue(queued, line.stream);
   } else if (!op.is_in_place()) {
     output.copy_from(input);  // in a group of one rank, what it sends is what it gets
   }
@@ -230,11 +236,7 @@ void DeviceCalls::meet(Line& line, const Collective& real, Deadline deadline) {
       throw Error(ErrorKind::invalid_argument, text + "; give each rank a device, or use the native backend",
                   {.rank = engine_.rank()});
     }
-    if (engine_.rank() == 0) {
-      log_warning(text +
-                  "; tensors of this group go through the memory of the host, which is slower. Backend "
-                  "\"native\" does the same without this warning");
-    }
+    if (engine_.rank() == 0) log_warning(text + "; tensors of this group go through the host's memory: slower");
     return;
   }
   try {

@@ -229,7 +229,9 @@ TEST_CASE("ranks that share a device go through the host, with a warning, or are
     });
   }
   CHECK(fake_communicator_calls() == calls);
-  log.await("rank 0 and rank 1 use the same device, so fake cannot connect them; tensors of this group go through");
+  log.await(
+      "rank 0 and rank 1 use the same device, so fake cannot connect them; tensors of this group go through the "
+      "host's");
 }
 
 TEST_CASE("what a communicator cannot do goes through the host") {
@@ -244,8 +246,46 @@ TEST_CASE("what a communicator cannot do goes through the host") {
     group.all_reduce(shorts);
     CHECK(at::equal(shorts.to(at::kCPU), numbers(4, 0, at::kShort) + numbers(4, 1, at::kShort)));
     const at::Tensor in_tree = numbers(4, group.rank()).to(device);
-    group.all_reduce(in_tree, {.order = Order::tree});
-    CHECK(at::equal(in_tree.to(at::kCPU), numbers(4, 0) + numbers(4, 1)));
+    group.all_reduce(in_tree, ReduceOp::max, {.order = Order::tree});
+    CHECK(at::equal(in_tree.to(at::kCPU), at::maximum(numbers(4, 0), numbers(4, 1))));
+  });
+}
+
+TEST_CASE("a reduction in a tree has the bits of the host, and does not leave the device") {
+  use_fake_device();
+  const WithFakeCommunicators with;
+  for (const int ranks : {2, 4}) {
+    run_group_or_throw(ranks, Over::links, [](const ProcessGroup& group) {
+      for (const at::ScalarType type : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16}) {
+        for (const std::int64_t count : {0, 1, 3, 4, 1001}) {
+          for (const ReduceOp op : {ReduceOp::sum, ReduceOp::avg}) {
+            const at::Tensor wave = at::sin(at::arange(count, at::kDouble) * 7 + group.rank() * 1.3) * 3;
+            const at::Tensor expected = wave.to(type), found = expected.to(device_of(group));
+            const std::int64_t waits = fake_device_waits_here();
+            group.all_reduce(found, op, {.order = Order::tree});
+            CHECK(fake_device_waits_here() == waits);
+            group.all_reduce(expected, op, {.order = Order::tree});
+            CHECK(at::equal(found.to(at::kCPU), expected));
+          }
+        }
+      }
+    });
+  }
+}
+
+TEST_CASE("a rank with several devices has a communicator for each") {
+  use_fake_device();
+  const WithFakeCommunicators with;
+  as_group(2, [](const ProcessGroup& group) {
+    std::vector<at::Tensor> tensors;
+    for (int i = 0; i < 4; ++i) {
+      const at::Device device(at::kPrivateUse1, static_cast<c10::DeviceIndex>(2 * group.rank() + i % 2));
+      tensors.push_back(numbers(5 + i, group.rank()).to(device));
+      group.all_reduce_async(tensors.back()).wait();
+    }
+    for (int i = 0; i < 4; ++i) {
+      CHECK(at::equal(tensors[static_cast<std::size_t>(i)].to(at::kCPU), numbers(5 + i, 0) + numbers(5 + i, 1)));
+    }
   });
 }
 

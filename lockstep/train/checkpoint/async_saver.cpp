@@ -2,14 +2,17 @@
 
 #include <ATen/Parallel.h>
 
+#include <algorithm>
 #include <future>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/signal_block.h"
+#include "lockstep/comm/group/device_streams.h"
 #include "lockstep/train/checkpoint/part_copies.h"
 #include "lockstep/train/checkpoint/replicas.h"
 #include "lockstep/train/checkpoint/save_agreement.h"
@@ -36,6 +39,7 @@ class AsyncSaver::Worker {
   void start(SaveJob job, bool copy_in_background) {
     using Which = PartCopies::Which;
     job_ = std::move(job);
+    note_streams();
     replicas_.reset();
     failure_ = error_in([&] {
       copies_.take(job_, copy_in_background ? Which::all_but_stepped : Which::all);
@@ -75,6 +79,8 @@ class AsyncSaver::Worker {
  private:
   // A failure is reported to the other ranks where they wait for this rank's part.
   std::filesystem::path run() {
+    const OnOwnStreams beside_training(planned_.devices());
+    planned_.wait_on_streams();
     if (!failure_) {
       failure_ = error_in([&] {
         copies_.take(job_, PartCopies::Which::all);
@@ -86,6 +92,16 @@ class AsyncSaver::Worker {
     SaveJob job = std::move(job_);
     return run_save(job, group_, failure_, std::exchange(replicas_, std::nullopt));
   }
+  // Where the program's streams of devices are. Its tensors stay as they are then until they are copied.
+  void note_streams() {
+    planned_.clear();
+    for (const auto* parts : {&job_.parts, &job_.of_others}) {
+      for (const SaveJob::Part& part : *parts) {
+        const std::vector<at::Device> known = planned_.devices();
+        if (std::ranges::find(known, part.tensor.device()) == known.end()) planned_.add(part.tensor.device());
+      }
+    }
+  }
   // Parts that other ranks write are only read, and may change afterwards.
   void take_replicas(int threads) { replicas_ = replica_digests(job_, threads); }
 
@@ -93,6 +109,7 @@ class AsyncSaver::Worker {
   const bool keep_going_;
   PartCopies copies_;
   SaveJob job_;
+  StreamMarks planned_;
   std::optional<ReplicaDigests> replicas_;
   std::optional<Error> failure_;  // of this rank, before anything is written
   std::promise<void> copied_;

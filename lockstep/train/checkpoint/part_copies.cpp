@@ -13,6 +13,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/format.h"
+#include "lockstep/comm/group/device_streams.h"
 #include "lockstep/train/checkpoint/normal_mode.h"
 
 namespace lockstep::internal {
@@ -61,9 +62,8 @@ void require_unchanged(const SaveJob::Part& part) {
 at::Tensor PartCopies::room_for(const SaveJob::Part& part) {
   at::Tensor& copy = copies_[part.name];
   if (!copy.defined() || copy.sizes() != part.tensor.sizes() || copy.scalar_type() != part.tensor.scalar_type()) {
-    copy = at::empty(
-        part.tensor.sizes(),
-        at::TensorOptions().dtype(part.tensor.scalar_type()).device(at::kCPU).pinned_memory(part.tensor.is_cuda()));
+    const at::TensorOptions options = at::TensorOptions().dtype(part.tensor.scalar_type()).device(at::kCPU);
+    copy = at::empty(part.tensor.sizes(), options.pinned_memory(can_pin_for(part.tensor.device())));
   }
   return copy;
 }

@@ -57,6 +57,7 @@ std::string describe(const Signature& signature, std::string_view name) {
   }
   if (op.has_root()) text += fmt::format(" {} rank {}", op.root == Root::sends ? "from" : "to", signature.root);
   if (signature.mover != Mover::engine) text += " on a device";
+  if (signature.mover == Mover::new_device) text += " for the first time";
   if (signature.name != 0) text += ", " + noted;
   return text;
 }

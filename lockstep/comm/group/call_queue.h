@@ -2,15 +2,18 @@
 // ones in the caller, the others on a thread of its own. ProcessGroup -> CallQueue -> engine. Thread-safe.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <list>
+#include <memory>
 #include <mutex>
 #include <stop_token>
 #include <string_view>
 #include <thread>
 #include <vector>
 
+#include "lockstep/base/error.h"
 #include "lockstep/base/fork_guard.h"
 #include "lockstep/comm/collective/engine.h"
 #include "lockstep/comm/group/call.h"
@@ -28,6 +31,9 @@ void noting_refusals(Engine& engine, Check&& check) try {
   throw;
 }
 
+// Whether a caller knows that the group has failed. Shared by all who may tell; any thread.
+using IsTold = std::shared_ptr<std::atomic<bool>>;
+
 class CallQueue {
  public:
   // Both are borrowed.
@@ -42,11 +48,16 @@ class CallQueue {
   template <class Use>
   void run(std::string_view operation, Deadline deadline, Use&& use) {
     fork_guard_.check("a group");
-    noting_refusals(engine_, [&] {
-      if (!turns_.take(deadline)) throw end_late(operation);
-      const Turns::End end(turns_);
-      use(engine_);
-    });
+    try {
+      noting_refusals(engine_, [&] {
+        if (!turns_.take(deadline)) throw end_late(operation);
+        const Turns::End end(turns_);
+        use(engine_);
+      });
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::invalid_argument) *is_told_ = true;
+      throw;
+    }
   }
   // The same, or does nothing if it is another call's turn.
   template <class Use>
@@ -90,6 +101,7 @@ class CallQueue {
   // On the queue's thread.
   Work start(Lease& lease);
 
+  const IsTold& is_told() const { return is_told_; }
   // Whether the calling thread is the queue's own.
   bool runs_here() const { return thread_.get_id() == std::this_thread::get_id(); }
 
@@ -103,6 +115,7 @@ class CallQueue {
   const ForkGuard fork_guard_;
   Engine& engine_;
   const FlightLog& log_;
+  const IsTold is_told_ = std::make_shared<std::atomic<bool>>(false);
   Turns turns_;
 
   std::mutex spare_mutex_;

@@ -47,12 +47,10 @@ struct DeviceCalls::Line {
 // A call that is under way.
 class DeviceCalls::Watched final : public Call::Comparison, public WorkControl::OnDevice {
  public:
-  Watched(DeviceCalls& calls, StreamMarks done, Deadline deadline)
-      : calls_(calls), done_(std::move(done)), deadline_(deadline) {}
+  Watched(DeviceCalls& calls, Deadline deadline) : calls_(calls), deadline_(deadline) {}
 
   void agreed() override {
     agreed_at_ = steady_clock().now();
-    ticket_.step = 1;  // the engine has begun it
     has_agreed_.store(true, std::memory_order_release);
   }
   void failed(const std::exception_ptr& error) noexcept override {
@@ -72,9 +70,17 @@ class DeviceCalls::Watched final : public Call::Comparison, public WorkControl::
   friend DeviceCalls;
 
   DeviceCalls& calls_;
-  const StreamMarks done_;
+  // Of its flight record, which the engine begins.
+  FlightTicket ticket() const {
+    FlightTicket ticket = ticket_;
+    ticket.step = has_agreed_.load(std::memory_order_acquire) ? 1 : 0;
+    return ticket;
+  }
+
   const Deadline deadline_;
   const TimePoint begun_ = steady_clock().now();
+  // Set before anybody else has it.
+  StreamMarks done_;
   Work work_;
   FlightTicket ticket_;
   std::shared_ptr<Communicator> communicator_;
@@ -107,11 +113,10 @@ DeviceCalls::Communicators DeviceCalls::finish() noexcept {
 
 const CommunicatorLibrary* DeviceCalls::library_for(const DeviceRequest& request, at::Device device) const {
   const CommunicatorLibrary* const library = communicators_for(device.type());
-  const OpTraits& op = traits_of(request.kind);
   if (library == nullptr) return nullptr;
   const at::Tensor& first = request.outputs.empty() ? request.inputs.front() : request.outputs.front();
   const DType dtype = known_dtype(first.scalar_type()).value_or(DType::opaque);
-  const bool is_tree = op.reduces && request.order == Order::tree;
+  const bool is_tree = traits_of(request.kind).reduces && request.order == Order::tree;
   const bool can = is_tree ? has_device_tree(*library, request.kind, request.reduce, dtype, engine_.size())
                            : library->supports(request.kind, request.reduce, dtype);
   return can ? library : nullptr;
@@ -129,15 +134,17 @@ std::optional<Work> DeviceCalls::start(const DeviceRequest& request) {
   if (policy_ == Policy::never) return std::nullopt;
   const std::optional<at::Device> device = device_of(request.outputs, request.inputs);
   if (!device || library_for(request, *device) == nullptr) return std::nullopt;
+  fork_guard_.check("a group");
   const std::lock_guard order(order_mutex_);
   throw_if_failed();
   Line& line = line_of(*device);
   if (line.has_met && line.communicator == nullptr && engine_.size() > 1) return std::nullopt;
   CallQueue::Lease lease(calls_);
   Call& call = lease.call();
+  const auto watched = std::make_shared<Watched>(*this, request.deadline);
+  const Work work = watched->work_ = WorkControl::start(calls_.is_told());
   StreamMarks before;
   before.add(*device);
-  StreamMarks done;
   {
     const c10::StreamGuard guard(line.stream);
     before.wait_on_streams();
@@ -147,18 +154,21 @@ std::optional<Work> DeviceCalls::start(const DeviceRequest& request) {
       line.has_met = true;
       if (engine_.size() > 1 && line.communicator == nullptr) return std::nullopt;
     }
-    or_fail(request.kind, [&] { queue(line, call); });
-    done.add(*device);
+    or_fail(request.kind, [&] {
+      queue(line, call);
+      watched->done_.add(*device);
+    });
   }
-  const auto watched = std::make_shared<Watched>(*this, done, request.deadline);
-  watched->communicator_ = line.communicator;
-  watched->work_ = WorkControl::start(watched);
   Collective& collective = call.collective();
   watched->ticket_ = collective.ticket = log_.issue(record_of(signature_of(collective, 0, 0)));
-  watch_over(watched, request.deadline);
-  call.compare_for(watched);
-  or_fail(request.kind, [&] { calls_.start(lease); });
-  return watched->work_;
+  watched->communicator_ = line.communicator;
+  or_fail(request.kind, [&] {
+    watch_over(watched, request.deadline);
+    call.compare_for(watched);
+    calls_.start(lease);
+  });
+  WorkControl::attach(work, watched);
+  return work;
 }
 
 void DeviceCalls::set(Call& call, const DeviceRequest& request) const {
@@ -193,10 +203,7 @@ void DeviceCalls::or_fail(OpKind kind, Step&& step) {
 void DeviceCalls::watch_over(const std::shared_ptr<Watched>& watched, Deadline deadline) {
   std::unique_lock lock(mutex_);
   wait_until(changed_, lock, deadline, [this] { return watched_.size() < kMostUnderWay || failure_; });
-  if (failure_) {
-    is_told_ = true;
-    throw Error(*failure_);
-  }
+  if (failure_) throw Error(*failure_);
   if (!watcher_.joinable()) {
     const SignalBlock block = SignalBlock::of_new_thread();
     watcher_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
@@ -248,8 +255,11 @@ void DeviceCalls::meet(Line& line, const Collective& real, Deadline deadline) {
         {.rank = engine_.rank(), .peer = error.detail().peer}));
     throw_if_failed();
   }
-  const std::lock_guard lock(mutex_);
-  communicators_.push_back(line.communicator);
+  std::unique_lock lock(mutex_);
+  if (!failure_) return communicators_.push_back(line.communicator);
+  lock.unlock();
+  line.communicator->abort();
+  throw_if_failed();
 }
 
 std::unique_ptr<Communicator> DeviceCalls::connect(const Line& line, const std::string& id, Deadline deadline) {
@@ -268,29 +278,25 @@ std::unique_ptr<Communicator> DeviceCalls::connect(const Line& line, const std::
 
 void DeviceCalls::wait(Deadline deadline) {
   std::unique_lock lock(mutex_);
-  const auto is_over = [this] { return watched_.empty() || failure_; };
-  wait_until(changed_, lock, deadline, is_over);
-  is_told_ = is_told_ || failure_;
+  const bool is_over = wait_until(changed_, lock, deadline, [this] { return watched_.empty() || failure_; });
+  if (failure_) *calls_.is_told() = true;
   if (failure_) throw Error(*failure_);
-  if (!is_over()) throw Error(ErrorKind::timeout, "collectives on a device are still under way at the deadline");
+  if (!is_over) throw Error(ErrorKind::timeout, "collectives on a device are still under way at the deadline");
 }
 
 void DeviceCalls::throw_if_failed() {
   const std::lock_guard lock(mutex_);
   if (!failure_) return;
-  is_told_ = true;
+  *calls_.is_told() = true;
   throw Error(*failure_);
 }
 
 void DeviceCalls::wait_untold() {
-  {
-    const std::lock_guard lock(mutex_);
-    if (is_told_) return;
-  }
-  wait(Deadline::never());  // each has a deadline
+  if (!*calls_.is_told()) wait(Deadline::never());  // each has a deadline
 }
 
 void DeviceCalls::abort(std::string_view reason) noexcept {
+  *calls_.is_told() = true;
   try {
     fail(Error(ErrorKind::aborted, fmt::format("rank {} ended the group: {}", engine_.rank(), reason),
                {.rank = engine_.rank(), .peer = engine_.rank()}));
@@ -313,7 +319,8 @@ void DeviceCalls::watch(const std::stop_token& stop) {
     for (const auto& each : over) watched_.remove(each);
     lock.unlock();
     for (const auto& each : over) {
-      log_.finish(each->ticket_);
+      FlightTicket ticket = each->ticket();
+      log_.finish(ticket);
       WorkControl::complete(each->work_, nullptr);
     }
     changed_.notify_all();
@@ -324,44 +331,35 @@ void DeviceCalls::watch(const std::stop_token& stop) {
 }
 
 bool DeviceCalls::look_at(Watched& watched) {
+  const TimePoint now = steady_clock().now();
+  const auto fail_with = [&](ErrorKind kind, const std::string& why, int peer) {
+    const double elapsed = seconds(now - watched.begun_);
+    fail(Error(kind,
+               fmt::format("{} failed on rank {} after {:.3f} s ({}): {}", describe(watched), engine_.rank(), elapsed,
+                           to_string(kind), why),
+               {.rank = engine_.rank(), .peer = peer, .elapsed_seconds = elapsed}));
+  };
   try {
     if (!watched.has_agreed_.load(std::memory_order_acquire)) return false;  // the engine watches over that
     if (watched.is_done()) return true;
-    const TimePoint now = steady_clock().now();
     const std::string failure = watched.communicator_ == nullptr ? "" : watched.communicator_->failure();
     if (!failure.empty()) {
-      fail(Error(ErrorKind::internal,
-                 fmt::format("{} failed on rank {}: {}", describe(watched), engine_.rank(), failure),
-                 {.rank = engine_.rank(), .peer = engine_.rank()}));
+      fail_with(ErrorKind::internal, failure, engine_.rank());
     } else if (watched.deadline_.expired(now)) {
-      fail(Error(ErrorKind::timeout,
-                 fmt::format("{} timed out on rank {} after {:.1f} s: all ranks have made the call, but the device has "
-                             "not finished it. What was queued before it, here or on another rank, may not end",
-                             describe(watched), engine_.rank(), seconds(now - watched.begun_)),
-                 {.rank = engine_.rank(), .elapsed_seconds = seconds(now - watched.begun_)}));
+      fail_with(ErrorKind::timeout,
+                "all ranks have made the call, but the device has not finished it. What was queued before it, here or "
+                "on another rank, may not end",
+                -1);
     } else if (now - watched.agreed_at_ >= kPeerLook && now >= watched.next_peer_look_) {
       watched.next_peer_look_ = now + kPeerLook;
-      look_at_peers(watched);
+      calls_.run_if_free([](Engine& engine) { engine.check_peers(); });
     }
+  } catch (const Error& error) {  // of a rank
+    fail_with(error.kind(), error.what(), error.detail().peer);
   } catch (const std::exception& error) {  // of the device: an earlier kernel has failed, say
-    fail(Error(ErrorKind::internal,
-               fmt::format("{} failed on rank {}: {}", describe(watched), engine_.rank(), error.what()),
-               {.rank = engine_.rank(), .peer = engine_.rank()}));
+    fail_with(ErrorKind::internal, error.what(), engine_.rank());
   }
   return false;
-}
-
-void DeviceCalls::look_at_peers(Watched& watched) {
-  try {
-    calls_.run_if_free([](Engine& engine) { engine.check_peers(); });
-  } catch (const Error& error) {
-    ErrorDetail detail = error.detail();
-    detail.rank = engine_.rank();
-    fail(Error(error.kind(),
-               fmt::format("{} failed on rank {} ({}): {}", describe(watched), engine_.rank(), to_string(error.kind()),
-                           error.what()),
-               detail));
-  }
 }
 
 std::string DeviceCalls::describe(const Watched& watched) const {
@@ -382,7 +380,9 @@ void DeviceCalls::fail(const Error& error) noexcept {
   }
   engine_.end_with(error);
   for (const auto& each : communicators) each->abort();
-  if (!watched.empty()) {
+  if (watched.empty()) {
+    *calls_.is_told() = true;  // nothing is lost
+  } else {
     log_error(
         fmt::format("rank {}: collectives on a device were under way when the group failed; do not use what they "
                     "leave in their tensors: {}",
@@ -390,7 +390,8 @@ void DeviceCalls::fail(const Error& error) noexcept {
   }
   const auto failure = std::make_exception_ptr(error);
   for (const auto& each : watched) {
-    log_.fail(each->ticket_, error);
+    FlightTicket ticket = each->ticket();
+    log_.fail(ticket, error);
     WorkControl::complete(each->work_, failure);
   }
   changed_.notify_all();

@@ -33,6 +33,7 @@
 
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/fork_guard.h"
 #include "lockstep/comm/adapters/communicator.h"
 #include "lockstep/comm/group/call_queue.h"
 #include "lockstep/comm/group/work.h"
@@ -96,7 +97,6 @@ class DeviceCalls {
   void watch(const std::stop_token& stop);
   // Whether it is over.
   bool look_at(Watched& watched);
-  void look_at_peers(Watched& watched);
   void fail(const Error& error) noexcept;
   void throw_if_failed();
   std::string describe(const Watched& watched) const;
@@ -105,6 +105,7 @@ class DeviceCalls {
   CallQueue& calls_;
   const FlightLog& log_;
   const Policy policy_;
+  const ForkGuard fork_guard_;
 
   std::mutex order_mutex_;  // of those who call: what is queued first is compared first
   std::list<Line> lines_;   // protected by order_mutex_, except in abort
@@ -115,7 +116,6 @@ class DeviceCalls {
   std::list<std::shared_ptr<Watched>> watched_;  // by age
   Communicators communicators_;
   std::optional<Error> failure_;
-  bool is_told_ = false;  // by an exception of some call
   std::jthread watcher_;  // made with the first call; last member: it must end first
 };
 

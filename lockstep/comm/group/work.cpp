@@ -21,13 +21,20 @@ struct Work::State {
   int source = -1;
   WorkControl::Join join;
   std::shared_ptr<WorkControl::OnDevice> device;
+  std::shared_ptr<std::atomic<bool>> told;
 };
 
-Work WorkControl::start(std::shared_ptr<OnDevice> device) {
+Work WorkControl::start(std::shared_ptr<std::atomic<bool>> told) {
   Work work;
   work.state_ = std::make_shared<Work::State>();
-  work.state_->device = std::move(device);
+  work.state_->told = std::move(told);
   return work;
+}
+
+void WorkControl::attach(const Work& work, std::shared_ptr<OnDevice> device) {
+  Work::State& state = work.state();
+  const std::lock_guard lock(state.mutex);
+  if (!state.done) state.device = std::move(device);
 }
 
 Work::State& Work::state() const {
@@ -45,6 +52,7 @@ void Work::wait(Deadline deadline) const {
                 "Work::wait() timed out: the operation has not finished and continues in the background; wait() may be "
                 "called again");
   }
+  if (state.error && state.told != nullptr) *state.told = true;
   if (state.error) std::rethrow_exception(state.error);
   if (const auto device = state.device) {
     lock.unlock();

@@ -4,11 +4,13 @@
 #include <doctest/doctest.h>
 
 #include <atomic>
+#include <barrier>
 #include <chrono>
 #include <string>
 #include <vector>
 
 #include "lockstep/comm/group/process_group.h"
+#include "lockstep/comm/group/world.h"
 #include "tests/support/captured_log.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/fake_communicator.h"
@@ -316,6 +318,31 @@ TEST_CASE("parts of a group have communicators of their own") {
     group.all_gather_into(all, tensor);
     CHECK(at::equal(all.to(at::kCPU), at::ones({4})));
   });
+}
+
+TEST_CASE("the end of a world tells what failed on a device if no call has, and only then") {
+  use_fake_device();
+  const WithFakeCommunicators with({.never_finished_from = 1});
+  enum class Tells { nothing, work, barrier, abort };
+  for (const Tells tells : {Tells::nothing, Tells::work, Tells::barrier, Tells::abort}) {
+    const auto groups = local_groups(2, Over::arena, {.timeout = std::chrono::milliseconds(200)});
+    std::barrier both_have_called(2);
+    const auto errors = run_ranks(2, [&](int rank) {
+      Membership membership;
+      membership.rank = rank;
+      membership.size = 2;
+      const World world(std::move(membership), groups[static_cast<std::size_t>(rank)]);
+      const at::Tensor tensor = at::ones({4}, device_of(world));
+      world.all_reduce(tensor);
+      const Work work = world.all_reduce_async(tensor);
+      work.wait();
+      both_have_called.arrive_and_wait();
+      if (tells == Tells::work) CHECK_THROWS_AS(work.wait(std::chrono::seconds(20)), Error);
+      if (tells == Tells::barrier) CHECK_THROWS_AS(world.barrier(), Error);
+      if (tells == Tells::abort) world.abort("that is enough");
+    });
+    for (const auto& error : errors) CHECK((error != nullptr) == (tells == Tells::nothing));
+  }
 }
 
 // Who does not wait for a Work is told, in every run.

@@ -279,9 +279,9 @@ std::unique_ptr<Communicator> DeviceCalls::connect(const Line& line, const std::
 void DeviceCalls::wait(Deadline deadline) {
   std::unique_lock lock(mutex_);
   const bool is_over = wait_until(changed_, lock, deadline, [this] { return watched_.empty() || failure_; });
-  if (failure_) *calls_.is_told() = true;
-  if (failure_) throw Error(*failure_);
-  if (!is_over) throw Error(ErrorKind::timeout, "collectives on a device are still under way at the deadline");
+  lock.unlock();
+  if (!is_over) fail(Error(ErrorKind::timeout, "collectives on a device are still under way at the deadline"));
+  throw_if_failed();
 }
 
 void DeviceCalls::throw_if_failed() {

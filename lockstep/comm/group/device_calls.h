@@ -69,7 +69,7 @@ class DeviceCalls {
   // The first call for a device blocks until all ranks have met. Error{invalid_argument} before anything is sent; what
   // the group has failed with.
   std::optional<Work> start(const DeviceRequest& request);
-  // Blocks until everything that was started is over. Throws what the group has failed with.
+  // Blocks until everything that was started is over. Throws what the group has failed with; Error{timeout} ends it.
   void wait(Deadline deadline);
   // The group ends, here at once. Waits for no other rank.
   void abort(std::string_view reason) noexcept;

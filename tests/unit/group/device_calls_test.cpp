@@ -341,7 +341,10 @@ TEST_CASE("the end of a world tells what failed on a device if no call has, and 
       if (tells == Tells::barrier) CHECK_THROWS_AS(world.barrier(), Error);
       if (tells == Tells::abort) world.abort("that is enough");
     });
-    for (const auto& error : errors) CHECK((error != nullptr) == (tells == Tells::nothing));
+    for (const auto& error : errors) {
+      CAPTURE(static_cast<int>(tells));
+      CHECK((error != nullptr) == (tells == Tells::nothing));
+    }
   }
 }
 

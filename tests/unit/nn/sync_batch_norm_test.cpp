@@ -132,6 +132,8 @@ class CountingEngine final : public Engine {
     engine_->run(collective, deadline);
   }
   void abort(std::string_view reason) noexcept override { engine_->abort(reason); }
+  void end_with(const Error& error) noexcept override { engine_->end_with(error); }
+  void check_peers() override { engine_->check_peers(); }
 
  private:
   std::unique_ptr<Engine> engine_;

@@ -288,9 +288,9 @@ std::optional<Error> BackwardAverager::drop_if_not_finite() {
     const at::Tensor& gradient = parameters_[i].tensor.grad();
     if (gradient.defined()) averages.add(gradient.is_sparse() ? gradient._values() : gradient, i);
   }
-  const auto first = FiniteCheck::ask({&finite_, &averages});
-  report_.non_finite = first[0] ? first[0] : first[1];
-  report_.is_of_average = !first[0] && first[1];
+  const auto [sent, averaged] = FiniteCheck::ask(finite_, averages);
+  report_.non_finite = sent ? sent : averaged;
+  report_.is_of_average = !sent && averaged;
   const JointReport& joint = exchange({.name = finite_name_, .number = backward_});
   report_.non_finite.reset();
   report_.is_of_average = false;

@@ -63,23 +63,23 @@ void FiniteCheck::clear() {
   answers_.clear();
 }
 
-std::vector<std::optional<std::size_t>> FiniteCheck::ask(const std::vector<const FiniteCheck*>& checks) {
-  std::vector<at::Tensor> answers;
-  for (const FiniteCheck* check : checks) {
-    for (const at::Tensor& each : check->answers_) {
-      answers.push_back(answers.empty() ? each : each.to(answers.front().device(), /*non_blocking=*/true));
-    }
+std::pair<FiniteCheck::First, FiniteCheck::First> FiniteCheck::ask(const FiniteCheck& one, const FiniteCheck& other) {
+  std::vector<at::Tensor> answers = one.answers_;
+  for (const at::Tensor& each : other.answers_) {
+    answers.push_back(answers.empty() ? each : each.to(answers.front().device(), /*non_blocking=*/true));
   }
-  const at::Tensor told = answers.empty() ? at::Tensor() : at::stack(answers).to(at::kCPU);
-  const bool* next = answers.empty() ? nullptr : told.const_data_ptr<bool>();
-  std::vector<std::optional<std::size_t>> first;
-  for (const FiniteCheck* check : checks) {
-    first.push_back(check->found_);
-    for (const std::size_t index : check->indices_) {
-      if (!*next++ && !first.back()) first.back() = index;
+  if (answers.empty()) return {one.found_, other.found_};
+  const at::Tensor told = at::stack(answers).to(at::kCPU);
+  const bool* next = told.const_data_ptr<bool>();
+  const auto first_of = [&next](const FiniteCheck& check) {
+    First first = check.found_;
+    for (const std::size_t index : check.indices_) {
+      if (!*next++ && !first) first = index;
     }
-  }
-  return first;
+    return first;
+  };
+  const First of_one = first_of(one);
+  return {of_one, first_of(other)};
 }
 
 }  // namespace lockstep::internal

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <optional>
+#include <utility>
 #include <vector>
 
 namespace lockstep::internal {
@@ -22,9 +23,10 @@ class FiniteCheck {
   bool has_found() const { return found_.has_value(); }
   void clear();
 
-  // The index that was added with the first that is not finite, of each check; nothing if all are. The host waits for
+  // The index that was added with the first that is not finite, of both checks; nothing if all are. The host waits for
   // devices once, if they have looked at any.
-  static std::vector<std::optional<std::size_t>> ask(const std::vector<const FiniteCheck*>& checks);
+  using First = std::optional<std::size_t>;
+  static std::pair<First, First> ask(const FiniteCheck& one, const FiniteCheck& other);
 
  private:
   std::optional<std::size_t> found_;

@@ -19,7 +19,8 @@ std::uint64_t EngineBase::post(const Collective& collective, Deadline deadline, 
   op.signature = signature_of(collective, number, generation_);
   op.phase = Phase::posted;
   op.is_run = false;
-  op.ends_later = collective.as != nullptr && collective.as->mover == Mover::device;
+  // A device's calls, but not its first one, in which ranks meet.
+  op.ends_later = collective.as != nullptr && (static_cast<std::uint8_t>(collective.as->mover) & 1) != 0;
   op.deadline = deadline;
   // From begin() on other ranks count on it: room is made before.
   op.input.reserve(collective.input.size());

@@ -56,8 +56,11 @@ std::string describe(const Signature& signature, std::string_view name) {
     text += fmt::format(" of {} {}", signature.count, to_string(signature.dtype));
   }
   if (op.has_root()) text += fmt::format(" {} rank {}", op.root == Root::sends ? "from" : "to", signature.root);
-  if (signature.mover != Mover::engine) text += " on a device";
-  if (signature.mover == Mover::new_device) text += " for the first time";
+  if (signature.mover != Mover::engine) {  // two for each device of a rank: its first call, and the others
+    const int number = static_cast<int>(signature.mover) - 1;
+    text += number < 2 ? " on a device" : fmt::format(" on device {} of the rank", number / 2 + 1);
+    if (number % 2 == 1) text += " for the first time";
+  }
   if (signature.name != 0) text += ", " + noted;
   return text;
 }

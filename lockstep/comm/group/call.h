@@ -38,14 +38,15 @@ class Call {
   void set_deadline(Deadline deadline) { deadline_ = deadline; }
   Deadline deadline() const { return deadline_; }
 
-  // For what a device's communicator does: in place of running it, the call is only compared with those of the others.
+  // For what a device's communicator does: a call that is only compared with those of the others.
   class Comparison {
    public:
     virtual ~Comparison() = default;
     virtual void agreed() = 0;  // all ranks have made this call
     virtual void failed(const std::exception_ptr& error) noexcept = 0;
   };
-  void compare_for(std::shared_ptr<Comparison> comparison) { comparison_ = std::move(comparison); }
+  // Of a call that somebody else runs: this one has none of its tensors.
+  void compare_for(std::shared_ptr<Comparison> comparison, const Call& of);
   const std::shared_ptr<Comparison>& comparison() const { return comparison_; }
   // Error{invalid_argument} before anything is sent, of what else an engine finds.
   void check(int rank, int size);

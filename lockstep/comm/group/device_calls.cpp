@@ -17,10 +17,8 @@
 #include "lockstep/comm/collective/signature.h"
 #include "lockstep/comm/group/device_streams.h"
 #include "lockstep/comm/group/device_tree.h"
-#include "lockstep/comm/group/introductions.h"
 #include "lockstep/comm/group/one_piece.h"
 #include "lockstep/comm/group/tensor_segments.h"
-#include "lockstep/comm/group/torch_errors.h"
 #include "lockstep/comm/group/work_control.h"
 
 namespace lockstep::internal {
@@ -31,18 +29,12 @@ constexpr Duration kFirstPause = std::chrono::microseconds(100);
 constexpr Duration kLongestPause = std::chrono::milliseconds(2);
 // The host is not further ahead of the device: it waits then.
 constexpr std::size_t kMostUnderWay = 4096;
+// The movers of a signature are the engine, then two for each line: see Line::mover().
+constexpr std::size_t kMostLines = 127;
 // What takes longer than this, once all ranks have come, may wait for one that has died.
 constexpr Duration kPeerLook = std::chrono::milliseconds(100);
 
 }  // namespace
-
-// The communicator of one device, if ranks can have one.
-struct DeviceCalls::Line {
-  at::Device device;
-  c10::Stream stream;
-  bool has_met = false;
-  std::shared_ptr<Communicator> communicator = {};
-};
 
 // A call that is under way.
 class DeviceCalls::Watched final : public Call::Comparison, public WorkControl::OnDevice {
@@ -64,7 +56,10 @@ class DeviceCalls::Watched final : public Call::Comparison, public WorkControl::
   }
 
   void join() override { done_.wait_on_streams(); }
-  bool is_done() override { return has_agreed_.load(std::memory_order_acquire) && done_.are_reached(); }
+  bool is_done() override {
+    return is_queued_.load(std::memory_order_acquire) && has_agreed_.load(std::memory_order_acquire) &&
+           done_.are_reached();
+  }
 
  private:
   friend DeviceCalls;
@@ -80,12 +75,13 @@ class DeviceCalls::Watched final : public Call::Comparison, public WorkControl::
   const Deadline deadline_;
   const TimePoint begun_ = steady_clock().now();
   // Set before anybody else has it.
-  StreamMarks done_;
   Work work_;
   FlightTicket ticket_;
   std::shared_ptr<Communicator> communicator_;
   TimePoint agreed_at_;  // before has_agreed_
   std::atomic<bool> has_agreed_{false};
+  StreamMarks done_;  // before is_queued_
+  std::atomic<bool> is_queued_{false};
   TimePoint next_peer_look_;  // the watcher's
 };
 
@@ -127,7 +123,8 @@ DeviceCalls::Line& DeviceCalls::line_of(at::Device device) {
   if (found != lines_.end()) return *found;
   const c10::Stream stream =
       c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device, /*isHighPriority=*/true);
-  return lines_.emplace_back(Line{.device = device, .stream = stream});
+  const auto number = static_cast<std::uint8_t>(std::min<std::size_t>(lines_.size(), kMostLines - 1));
+  return lines_.emplace_back(Line{.device = device, .stream = stream, .number = number});
 }
 
 std::optional<Work> DeviceCalls::start(const DeviceRequest& request) {
@@ -148,30 +145,36 @@ std::optional<Work> DeviceCalls::start(const DeviceRequest& request) {
   {
     const c10::StreamGuard guard(line.stream);
     before.wait_on_streams();
-    noting_refusals(engine_, [&] { set(call, request); });
+    noting_refusals(engine_, [&] { set(call, request, line); });
     if (!line.has_met) {
       if (engine_.size() > 1) meet(line, call.collective(), request.deadline);
       line.has_met = true;
       if (engine_.size() > 1 && line.communicator == nullptr) return std::nullopt;
     }
+    watched->communicator_ = line.communicator;
+    // It is compared first: a library may wait for the other ranks until the call is queued, and has to be aborted then
+    // if they make other calls, or none.
     or_fail(request.kind, [&] {
+      compare(watched, call, request.deadline);
       queue(line, call);
       watched->done_.add(*device);
+      watched->is_queued_.store(true, std::memory_order_release);
     });
   }
-  Collective& collective = call.collective();
-  watched->ticket_ = collective.ticket = log_.issue(record_of(signature_of(collective, 0, 0)));
-  watched->communicator_ = line.communicator;
-  or_fail(request.kind, [&] {
-    watch_over(watched, request.deadline);
-    call.compare_for(watched);
-    calls_.start(lease);
-  });
   WorkControl::attach(work, watched);
   return work;
 }
 
-void DeviceCalls::set(Call& call, const DeviceRequest& request) const {
+void DeviceCalls::compare(const std::shared_ptr<Watched>& watched, Call& call, Deadline deadline) {
+  Collective& collective = call.collective();
+  watched->ticket_ = collective.ticket = log_.issue(record_of(signature_of(collective, 0, 0)));
+  watch_over(watched, deadline);
+  CallQueue::Lease lease(calls_);
+  lease.call().compare_for(watched, call);
+  calls_.start(lease);
+}
+
+void DeviceCalls::set(Call& call, const DeviceRequest& request, const Line& line) const {
   call.set(request.kind, request.outputs, request.inputs,
            {.rank = engine_.rank(), .root = request.root, .memory = Memory::device});
   Collective& collective = call.collective();
@@ -180,24 +183,9 @@ void DeviceCalls::set(Call& call, const DeviceRequest& request) const {
   collective.name = request.name;
   collective.number = request.number;
   collective.line = request.line;
-  collective.mover = Mover::device;
+  collective.mover = line.mover(/*is_new=*/false);
   call.set_deadline(request.deadline);
   call.check(engine_.rank(), engine_.size());
-}
-
-// What cannot be queued here, the others wait for.
-template <class Step>
-void DeviceCalls::or_fail(OpKind kind, Step&& step) {
-  try {
-    step();
-  } catch (const Error& error) {
-    if (error.kind() == ErrorKind::invalid_argument) throw;
-    fail(error);
-    throw_if_failed();
-  } catch (const std::exception& error) {
-    fail(Error(ErrorKind::internal, fmt::format("{}: {}", to_string(kind), error.what())));
-    throw_if_failed();
-  }
 }
 
 void DeviceCalls::watch_over(const std::shared_ptr<Watched>& watched, Deadline deadline) {
@@ -228,52 +216,6 @@ void DeviceCalls::queue(Line& line, Call& call) {
   }
   output.copy_back();
   call.finish_on_streams();
-}
-
-// All ranks come here with the same call, or none goes on. Afterwards all have a communicator, or none.
-void DeviceCalls::meet(Line& line, const Collective& real, Deadline deadline) {
-  const CommunicatorLibrary& library = *communicators_for(line.device.type());
-  Introductions all;
-  noting_refusals(engine_, [&] { all = introduce(library, line.device, engine_.rank(), engine_.size()); });
-  calls_.run(to_string(real.kind), deadline, [&](Engine& engine) { all.exchange(engine, real, deadline); });
-  if (const auto same = all.same_device()) {
-    const std::string text = fmt::format("rank {} and rank {} use the same {}, so {} cannot connect them", same->first,
-                                         same->second, line.device.is_cuda() ? "GPU" : "device", library.name);
-    if (policy_ == Policy::required) {
-      throw Error(ErrorKind::invalid_argument, text + "; give each rank a device, or use the native backend",
-                  {.rank = engine_.rank()});
-    }
-    if (engine_.rank() == 0) log_warning(text + "; tensors of this group go through the host's memory: slower");
-    return;
-  }
-  try {
-    line.communicator = connect(line, all.id(), deadline);
-  } catch (const Error& error) {
-    fail(Error(
-        error.kind(),
-        fmt::format("rank {} could not connect to the others by {}: {}", engine_.rank(), library.name, error.what()),
-        {.rank = engine_.rank(), .peer = error.detail().peer}));
-    throw_if_failed();
-  }
-  std::unique_lock lock(mutex_);
-  if (!failure_) return communicators_.push_back(line.communicator);
-  lock.unlock();
-  line.communicator->abort();
-  throw_if_failed();
-}
-
-std::unique_ptr<Communicator> DeviceCalls::connect(const Line& line, const std::string& id, Deadline deadline) {
-  std::unique_ptr<Communicator> made;
-  as_errors("connecting devices", ErrorKind::internal, [&] {
-    made = communicators_for(line.device.type())
-               ->connect({.rank = engine_.rank(),
-                          .size = engine_.size(),
-                          .device = line.device,
-                          .id = id,
-                          .deadline = deadline,
-                          .check_alive = [this] { calls_.run_if_free([](Engine& engine) { engine.check_peers(); }); }});
-  });
-  return made;
 }
 
 void DeviceCalls::wait(Deadline deadline) {

@@ -1,8 +1,10 @@
 // The DeviceCalls of a group are its collectives on tensors of a device that a Communicator moves: in the device's
 // memory, on a stream of the communicator's own, without the host waiting.
 //
-//   caller         queues: the stream waits for the caller's current stream, then come copies of what is not one piece
-//                  of memory, the collective, and an event. Work::wait() lets the current stream wait for the event.
+//   caller         queues, once the call is on its way to be compared: the stream waits for the caller's current
+//   stream,
+//                  then come copies of what is not one piece of memory, the collective, and an event. Work::wait() lets
+//                  the current stream wait for the event.
 //   group's queue  compares the call with those of the other ranks, as an engine's collective without data, in the
 //                  order in which all the group's calls were made
 //   watcher        looks whether the event has come, the deadline has passed, a rank has died, or the library has
@@ -82,17 +84,40 @@ class DeviceCalls {
   Communicators finish() noexcept;
 
  private:
-  struct Line;
+  // The communicator of one device, if ranks can have one.
+  struct Line {
+    at::Device device;
+    c10::Stream stream;
+    std::uint8_t number;  // in the order of their first calls, which ranks compare
+    bool has_met = false;
+    std::shared_ptr<Communicator> communicator = {};
+    // In signatures: calls of different lines differ, and so does the first one of each.
+    Mover mover(bool is_new) const {
+      return static_cast<Mover>(static_cast<std::uint8_t>(is_new ? Mover::new_device : Mover::device) + 2 * number);
+    }
+  };
   class Watched;
 
   const CommunicatorLibrary* library_for(const DeviceRequest& request, at::Device device) const;
   Line& line_of(at::Device device);
   void meet(Line& line, const Collective& real, Deadline deadline);
   std::unique_ptr<Communicator> connect(const Line& line, const std::string& id, Deadline deadline);
-  void set(Call& call, const DeviceRequest& request) const;
+  void set(Call& call, const DeviceRequest& request, const Line& line) const;
+  void compare(const std::shared_ptr<Watched>& watched, Call& call, Deadline deadline);
   void queue(Line& line, Call& call);
+  // Ends the group with what the step throws: the others wait for what it cannot do.
   template <class Step>
-  void or_fail(OpKind kind, Step&& step);
+  void or_fail(OpKind kind, Step&& step) {
+    try {
+      step();
+    } catch (const Error& error) {
+      fail(error);
+      throw_if_failed();
+    } catch (const std::exception& error) {
+      fail(Error(ErrorKind::internal, std::string(to_string(kind)) + ": " + error.what()));
+      throw_if_failed();
+    }
+  }
   void watch_over(const std::shared_ptr<Watched>& watched, Deadline deadline);
   void watch(const std::stop_token& stop);
   // Whether it is over.

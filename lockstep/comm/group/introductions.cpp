@@ -22,10 +22,10 @@ Introductions::Introductions(int rank, int size, const std::string& id, const st
   mine.device_bytes = put(mine.device, device);
 }
 
-void Introductions::exchange(Engine& engine, const Collective& real, Deadline deadline) {
+void Introductions::exchange(Engine& engine, const Collective& real, Mover mover, Deadline deadline) {
   Introduction mine = all_[rank_];
   Collective as = real;
-  as.mover = Mover::new_device;
+  as.mover = mover;
   const Segment input{reinterpret_cast<std::byte*>(&mine), sizeof mine};
   const Segment output{reinterpret_cast<std::byte*>(all_.data()), all_.size() * sizeof mine};
   engine.run({.kind = OpKind::all_gather,

@@ -22,8 +22,9 @@ class Introductions {
   // id: rank 0's. device: see CommunicatorLibrary::identity.
   Introductions(int rank, int size, const std::string& id, const std::string& device);
 
-  // Blocks until all ranks have. It is compared as a call of `real`, the first that a device's communicator is to move.
-  void exchange(Engine& engine, const Collective& real, Deadline deadline);
+  // Blocks until all ranks have. It is compared as a call of `real`, the first that a device's communicator is to move,
+  // with this mover.
+  void exchange(Engine& engine, const Collective& real, Mover mover, Deadline deadline);
   // Two ranks that have the same device.
   std::optional<std::pair<std::size_t, std::size_t>> same_device() const;
   std::string id() const { return {all_[0].id.data(), all_[0].id_bytes}; }

@@ -202,7 +202,7 @@ bool Contributions::was_zeroed(std::size_t parameter) const {
   const at::Tensor& gradient = parameters_[parameter].tensor.grad();
   if (!gradient.defined()) return true;
   if (backwards_ == 0 || was_zero_[parameter]) return false;
-  const bool may_be = seen_in(gradient) != seen_[parameter] || (weighting_ == Weighting::samples && gradient.is_cpu());
+  const bool may_be = seen_in(gradient) != seen_[parameter] || weighting_ == Weighting::samples;
   return may_be && is_zero(gradient);
 }
 
@@ -298,7 +298,7 @@ void Contributions::put_back_where_nothing_came() {
     if (!gradient.defined() && averages_[i].defined()) gradient = std::exchange(averages_[i], at::Tensor());
     if (!gradient.defined()) continue;
     seen_[i] = seen_in(gradient);
-    was_zero_[i] = weighting_ == Weighting::samples && used_[i] && gradient.is_cpu() && is_zero(gradient);
+    was_zero_[i] = weighting_ == Weighting::samples && used_[i] && is_zero(gradient);
   }
 }
 

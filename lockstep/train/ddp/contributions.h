@@ -10,7 +10,7 @@
 // again, so they are put aside, too, from the first backward after an average until the next average.
 //
 // Whether a device's gradient was set to zero is asked only where it matters, since the host waits for the answer: in
-// the middle of an accumulation, if somebody has written to it.
+// the middle of an accumulation, if somebody has written to it, or with weights.
 // Belongs to the thread that runs forward and backward.
 #pragma once
 

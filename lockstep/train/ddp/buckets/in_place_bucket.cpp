@@ -88,7 +88,11 @@ class InPlaceBucket final : public GradientBucket {
         continue;
       }
       if (has_values) {
-        if (!lies_at(gradient, copy->values)) copy->values.copy_(gradient);
+        if (!lies_at(gradient, copy->values)) {
+          copy->values.copy_(gradient);
+        } else if (!members_[i].fired) {
+          members_[i].parameter.mutable_grad() = gradient.clone();  // which it keeps, if no rank uses it
+        }
       } else {
         copy->values.zero_();
       }
@@ -133,13 +137,13 @@ class InPlaceBucket final : public GradientBucket {
            gradient.const_data_ptr() == values.const_data_ptr() && gradient.strides() == values.strides();
   }
 
-  // Gradients of a device are parts of the buffer. Whether somebody else has such a part, of an earlier backward.
+  // Gradients of a device are parts of the buffer. Whether somebody else has such a part, of an earlier backward, or a
+  // gradient has another parameter's.
   bool has_other_owner() const {
     std::size_t known = 1;
-    for (const Copy& copy : copies_) known += (copy.values.defined() ? 1 : 0) + (copy.operand.defined() ? 1 : 0);
-    for (const BucketMember& member : members_) {
-      const at::Tensor& gradient = member.parameter.grad();
-      if (gradient.defined() && gradient.has_storage() && gradient.is_alias_of(buffer_)) ++known;
+    for (const Copy& copy : copies_) {
+      known += (copy.values.defined() ? 1 : 0) + (copy.operand.defined() ? 1 : 0);
+      if (copy.values.defined() && lies_at(members_[copy.member].parameter.grad(), copy.values)) ++known;
     }
     return buffer_.storage().use_count() > known;
   }

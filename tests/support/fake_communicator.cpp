@@ -171,6 +171,17 @@ class Hub {
     changed_.notify_all();
   }
 
+  // Until all ranks have queued as many calls as this one; Error{aborted} if it is aborted.
+  void await_others(int rank) {
+    std::unique_lock lock(mutex_);
+    const std::size_t calls = parts_[static_cast<std::size_t>(rank)].size();
+    changed_.wait(lock, [&] {
+      return is_aborted_[static_cast<std::size_t>(rank)] ||
+             std::ranges::all_of(parts_, [&](const auto& each) { return each.size() >= calls; });
+    });
+    if (is_aborted_[static_cast<std::size_t>(rank)]) throw Error(ErrorKind::aborted, "aborted while it connects");
+  }
+
   // As the communicator of a rank that goes.
   void await_all_of(int rank) {
     LateWork::Gates gates;
@@ -264,6 +275,7 @@ class FakeCommunicator final : public Communicator {
     if (in != 0) work->order.reads(call.input, in);
     if (out != 0) work->order.writes(call.output, out);
     check_races();
+    if (how_they_are.waits_within) hub_->await_others(rank_);
   }
   std::string failure() noexcept override { return how_they_are.failure; }
   void abort() noexcept override {

@@ -12,6 +12,7 @@ struct FakeCommunicators {
   int longest_delay_us = 200;         // of the end of a call, on each rank
   int never_finished_from = 1 << 30;  // calls from this one on, counted from 0, do not end, as if a kernel hung
   std::string failure = {};           // that the library reports
+  bool waits_within = false;          // a call returns when all ranks have made theirs, as NCCL while it connects
 };
 
 // While one lives, groups that are made use them for the fake device.

@@ -274,6 +274,35 @@ TEST_CASE("a device's gradients lie in their bucket, and old ones keep their val
   });
 }
 
+TEST_CASE("a device's gradients that no rank used, or that the program has swapped, keep their values") {
+  const WithFakeCommunicators with;
+  run_group_or_throw(2, Over::arena, [](const ProcessGroup& group) {
+    Mlp model;
+    set_weights(model, 1);
+    DistributedDataParallel ddp(model, group, {.find_unused_parameters = true});
+    const auto backward = [&](int number) { ddp(wave({3, 6}, number + group.rank())).sum().backward(); };
+    for (int i = 0; i < 3; ++i) {
+      ddp.zero_grad();
+      backward(i);
+    }
+    at::Tensor& side = model->side->weight.mutable_grad();
+    at::Tensor& last = model->last->weight.mutable_grad();
+    {
+      const at::NoGradGuard no_grad;
+      side.fill_(group.rank() + 1);
+      last.fill_(100);
+    }
+    std::swap(side, last);
+    model->uses_side = false;
+    backward(5);
+    CHECK(at::equal(side.to(at::kCPU), at::full({3, 5}, 100.0F)));
+    CHECK((last.to(at::kCPU) - 1.5).abs().max().item<double>() < 50);  // the mean of 1 and 2, and the new gradient
+    const at::Tensor kept = side.to(at::kCPU);
+    backward(6);
+    CHECK(at::equal(side.to(at::kCPU), kept));
+  });
+}
+
 TEST_CASE("random programs on random streams train as one process does, and every dependency is waited for") {
   for (const Over transport : kTransports) {
     for (unsigned seed = 0; seed < LOCKSTEP_PROGRAMS; ++seed) {

@@ -348,6 +348,78 @@ TEST_CASE("the end of a world tells what failed on a device if no call has, and 
   }
 }
 
+// As NCCL, which connects ranks when a call first needs it.
+TEST_CASE("a library that waits within a call is aborted if the others make another call, or none") {
+  use_fake_device();
+  const WithFakeCommunicators with({.waits_within = true});
+  for (const Over transport : kTransports) {
+    for (const bool calls_another : {false, true}) {
+      std::atomic<bool> over{false};
+      std::vector<Error> errors(2, Error(ErrorKind::internal, "none"));
+      run_group(2, transport, [&](const ProcessGroup& group) {
+        const at::Tensor tensor = at::ones({4}, device_of(group));
+        group.all_reduce(tensor);
+        if (group.rank() == 1 && !calls_another) {
+          while (!over) std::this_thread::yield();
+          return;
+        }
+        const CallOptions brief{.timeout = std::chrono::milliseconds(calls_another ? 20'000 : 200)};
+        const auto begun = std::chrono::steady_clock::now();
+        errors[static_cast<std::size_t>(group.rank())] = error_of([&] {
+          group.rank() == 0 ? group.all_reduce(tensor, brief) : group.broadcast(tensor, brief);
+          group.barrier();
+        });
+        CHECK(std::chrono::steady_clock::now() - begun < std::chrono::seconds(5));
+        over = true;
+      });
+      CHECK_ERROR(errors[0], calls_another ? ErrorKind::desync : ErrorKind::timeout, "all_reduce(sum) #3",
+                  calls_another ? "broadcast" : "missing: rank 1");
+      if (calls_another) CHECK_ERROR(errors[1], ErrorKind::desync, "all_reduce(sum) #3", "broadcast");
+    }
+  }
+}
+
+TEST_CASE("ranks that use their devices in different orders are told") {
+  use_fake_device();
+  const WithFakeCommunicators with;
+  const auto errors = errors_of(2, Over::arena, [](const ProcessGroup& group) {
+    const bool is_first = group.rank() == 0;
+    const auto on = [&](bool first) {
+      return at::ones({1},
+                      at::Device(at::kPrivateUse1, static_cast<c10::DeviceIndex>(2 * group.rank() + (first ? 0 : 1))));
+    };
+    group.all_reduce(on(is_first));
+    group.all_reduce(on(!is_first));
+    group.all_reduce(on(true));
+    group.all_reduce(on(false));
+    group.barrier();
+  });
+  for (const Error& error : errors) CHECK_ERROR(error, ErrorKind::desync, "on device 2 of the rank", "on a device");
+}
+
+TEST_CASE("an abort at any moment ends what devices do, and frees them") {
+  use_fake_device();
+  const WithFakeCommunicators with({.longest_delay_us = 100});
+  for (int round = 0; round < 100; ++round) {
+    run_group(2, kTransports[round % 2], [&](const ProcessGroup& group) {
+      std::jthread killer([&] {
+        if (group.rank() != round % 3) return;
+        std::this_thread::sleep_for(std::chrono::microseconds(round * 37 % 1500));
+        group.abort("killed");
+      });
+      const at::Tensor tensor = at::ones({4}, device_of(group));
+      for (int i = 0; i < 5; ++i) group.all_reduce(tensor, ReduceOp::max);
+      killer.join();
+      group.barrier();
+    });
+  }
+  for (int device = 0; device < 2; ++device) {  // no stream waits for ever
+    for (int stream = 0; stream < kFakeStreams; ++stream) {
+      fake_stream(at::Device(at::kPrivateUse1, static_cast<c10::DeviceIndex>(device)), stream).synchronize();
+    }
+  }
+}
+
 // Who does not wait for a Work is told, in every run.
 TEST_CASE("a program that does not wait for a device's call is found") {
   use_fake_device();

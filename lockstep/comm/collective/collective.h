@@ -20,7 +20,8 @@ struct Segment {
 };
 
 // Who moves the data of a collective: the engine; or the communicator of a device, while the engine only compares what
-// the ranks call. The first call that is moved so makes the communicator.
+// the ranks call. The first call that is moved so makes the communicator. The values that follow are the same two for
+// the second device of a rank, and so on: see DeviceCalls::Line.
 enum class Mover : std::uint8_t { engine, device, new_device };
 
 // kOpTable says what `input` and `output` hold, for `count` elements and n ranks. They may not overlap, except that

@@ -133,7 +133,7 @@ class DeviceCalls {
   const ForkGuard fork_guard_;
 
   std::mutex order_mutex_;  // of those who call: what is queued first is compared first
-  std::list<Line> lines_;   // protected by order_mutex_, except in abort
+  std::list<Line> lines_;   // protected by order_mutex_
 
   mutable std::mutex mutex_;  // after order_mutex_
   std::condition_variable_any changed_;

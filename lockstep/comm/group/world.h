@@ -1,8 +1,8 @@
 // A World is the group of all ranks of the job, and owns this process's connection to the store. rendezvous -> World ->
 // process group. It is a ProcessGroup: collectives, split() and all functions that take a group work on it. No global
-// state: a program may have several worlds. Its destructor does not communicate; if it runs while an exception leaves
-// the scope, the other ranks' collectives end at once with Error{aborted}, which quotes ProcessGroup::note_failure().
-// So they do if nobody catches an exception.
+// state: a program may have several worlds. Its destructor waits for no other rank, but for collectives on devices that
+// are under way; if it runs while an exception leaves the scope, the other ranks' collectives end at once with
+// Error{aborted}, which quotes ProcessGroup::note_failure(). So they do if nobody catches an exception.
 #pragma once
 
 #include <c10/core/Device.h>
